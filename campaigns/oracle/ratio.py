@@ -209,17 +209,17 @@ def _generate(game: Game, lengths: Sequence[int], ratio: RatioDrafting) -> Token
         ratio=ratio,
     )
     tokens: Tokens = PROMPT
-    num_read = 0
+    num_computed = 0
     for length in lengths:
         row = game.row(tokens)
         [speculation] = drafter.propose([DraftContext(0, row)])
         drafted = speculation.tokens[:length]
         decode = DecodeRow(
-            [*tokens[num_read:], *drafted], num_read, range(16), True, row,
+            [*tokens[num_computed:], *drafted], num_computed, range(16), True, row,
             num_drafted=len(drafted), acceptance="ratio", proposals=speculation.first_proposals(length),
         )  # fmt: skip
         [decided] = verify(target, [decode], ratio.chooser_of)
-        num_read = len(tokens) + len(decided.tokens) - 1
+        num_computed = len(tokens) + len(decided.tokens) - 1
         tokens += tuple(token.token for token in decided.tokens)
         if len(tokens) >= len(PROMPT) + game.length:
             break

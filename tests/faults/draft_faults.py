@@ -415,15 +415,15 @@ GROWER = [
     Fault(
         "long prompts are read before short ones",
         f"{_ORACLE}/grower.py",
-        "key=lambda item: len(item[1].tokens) - item[1].num_read)",
-        "key=lambda item: item[1].num_read - len(item[1].tokens))",
+        "key=lambda item: len(item[1].tokens) - item[1].num_computed)",
+        "key=lambda item: item[1].num_computed - len(item[1].tokens))",
         f"{_GROWER}::test_a_root_that_is_one_token_behind_does_not_wait_for_a_prompt",
     ),
     Fault(
         "prompts are read at once",
         f"{_ORACLE}/grower.py",
-        "session.tokens[session.num_read : session.num_read + budget]",
-        "session.tokens[session.num_read :]",
+        "session.tokens[session.num_computed : session.num_computed + budget]",
+        "session.tokens[session.num_computed :]",
         f"{_GROWER}::test_a_prompt_is_read_in_chunks",
     ),
     Fault(
@@ -436,8 +436,8 @@ GROWER = [
     Fault(
         "length is not checked as a sequence goes on",
         f"{_ORACLE}/grower.py",
-        "session.num_read, session.num_read)\n        self._check_length(session)\n",
-        "session.num_read, session.num_read)\n",
+        "session.num_computed, session.num_computed)\n        self._check_length(session)\n",
+        "session.num_computed, session.num_computed)\n",
         f"{_GROWER}::test_a_sequence_beyond_the_context_is_refused",
     ),
 ]

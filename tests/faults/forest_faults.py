@@ -159,8 +159,8 @@ FAULTS = [
     Fault(
         "what is read counts as unread",
         f"{DRAFT}/tree/attach.py",
-        "xp.add_at(tables.num_read, sequence, rows.is_read)",
-        "xp.add_at(tables.num_read, sequence, rows.attaches & rows.is_read)",
+        "xp.add_at(tables.num_computed, sequence, rows.is_read)",
+        "xp.add_at(tables.num_computed, sequence, rows.attaches & rows.is_read)",
         _FEW,
     ),
     Fault(

@@ -94,7 +94,7 @@ def test_rows_go_round_among_tenants_and_new_texts_are_beside_them() -> None:
         usage.weight[1] = weight
         forest.select()
         assert [int((sequence == row).sum()) for row in (1, 2)] == counts
-    tables.is_live[3], tables.is_new[3], tables.length[3], tables.num_read[3] = True, True, 8, 5
+    tables.is_live[3], tables.is_new[3], tables.length[3], tables.num_computed[3] = True, True, 8, 5
     forest.select()
     assert [int((sequence == row).sum()) for row in (1, 2, 3)] == [3, 1, 2]
 
@@ -104,7 +104,7 @@ def with_children_of_roots(*rows: int) -> FusedForest:
     forest = FusedForest(TorchArrays(), SHAPE, kernels=frozenset(STEPS))
     tables, root = forest.tables, SHAPE.root
     for row in rows:
-        tables.is_live[row], tables.length[row], tables.num_read[row] = True, 5, 5
+        tables.is_live[row], tables.length[row], tables.num_computed[row] = True, 5, 5
         tables.last_position[row], tables.is_used[row, root], tables.is_open[row, root] = 50, True, True
     return forest
 

@@ -25,7 +25,7 @@ from ssd.decoding.drafter import Drafter, DraftLimits
 from ssd.decoding.in_turns import DraftInTurns
 from ssd.draft.client.client import DraftClient
 from ssd.draft.client.controller import Controller
-from ssd.draft.client.router import Distance
+from ssd.draft.client.router import LookaheadEstimator
 from ssd.draft.client.sources import sources_at
 from ssd.draft.client.speculator import Speculator
 from ssd.draft.client.stats import PoolStats
@@ -52,7 +52,7 @@ FLAGS: dict[str, object] = {
 _SAYS_EVERY = 0.1
 
 
-class Near(Distance):
+class Near(LookaheadEstimator):
     """Every draft is told the same, however far away it is."""
 
     def lookahead_with(self, answer_seconds: float) -> int:
@@ -97,7 +97,7 @@ def ahead(options: Any) -> DraftAhead:
     sources = sources_at(options.address, hello("target"), timeout=options.timeout, keys=keys)
     client = DraftClient(sources, lookahead=options.lookahead)
     if options.no_further:
-        client._router.distance = Near(options.lookahead, time.monotonic)
+        client._router.lookahead_estimator = Near(options.lookahead, time.monotonic)
     speculator = Speculator(client, lookahead=options.lookahead)
     speculator.start(options.timeout)
     return DraftAhead(speculator)

@@ -197,8 +197,8 @@ def protocol_of(line: Line, connections: set[Any], loop: Any = None, **limits: A
     return found
 
 
-@pytest.mark.parametrize(("num_read", "is_left"), [(_LEAST_READ, False), (_LEAST_READ - 1, True)])
-def test_who_reads_less_than_16_kib_while_more_waits_is_left(num_read: int, is_left: bool) -> None:
+@pytest.mark.parametrize(("num_computed", "is_left"), [(_LEAST_READ, False), (_LEAST_READ - 1, True)])
+def test_who_reads_less_than_16_kib_while_more_waits_is_left(num_computed: int, is_left: bool) -> None:
     assert _LEAST_READ == 16 << 10
     due = list[Any]()
     loop = SimpleNamespace(call_later=lambda *timer: due.append(timer))
@@ -207,7 +207,7 @@ def test_who_reads_less_than_16_kib_while_more_waits_is_left(num_read: int, is_l
     protocol._wait_for_reader()
     [(seconds, check)] = due
     assert seconds == 5.0
-    line.num_unread -= num_read
+    line.num_unread -= num_computed
     check()
     assert line.is_closing() is is_left
     assert len(due) == (1 if is_left else 2)

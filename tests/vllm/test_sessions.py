@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ssd.draft.client.controller import Controller
-from ssd.draft.client.proposals import Path
+from ssd.draft.client.proposals import DraftedTokens
 from ssd.draft.client.speculator import Proposed, Round, Verified
 from ssd.draft.client.stats import PoolStats
 from ssd.draft.protocol.messages import MAX_LIST, MAX_TOKENS, Sampling
@@ -52,9 +52,9 @@ class FakePolicy:
     def forget(self, request_id: str) -> None:
         del self.texts[request_id]
 
-    def propose(self, request_ids: list[str]) -> list[Path]:
+    def propose(self, request_ids: list[str]) -> list[DraftedTokens]:
         self.asked.append(request_ids)
-        return [Path(array("i", self.paths.get(each, [])), []) for each in request_ids]
+        return [DraftedTokens(array("i", self.paths.get(each, [])), []) for each in request_ids]
 
     def settle(self, outcomes: list[Verified], num_rows: int, seconds: float | None) -> list[Round]:
         self.settled.append((outcomes, num_rows, seconds))

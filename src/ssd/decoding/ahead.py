@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from ssd.config import Acceptance
 from ssd.decoding.proposer import ContextOf, GrammarStates, Proposer, Rounds
 from ssd.decoding.rows import Decided, DecodeRow, DraftContext, DraftStep, Speculation, StepTimes
-from ssd.draft.client.proposals import Path
+from ssd.draft.client.proposals import DraftedTokens
 from ssd.draft.client.speculator import Proposed, Speculator, Verified
 from ssd.draft.client.stats import PoolStats
 from ssd.draft.protocol.messages import Sampling
@@ -83,7 +83,7 @@ class DraftAhead(Proposer):
         self.speculator.close()
 
 
-def _speculation(path: Path) -> Speculation:
+def _speculation(path: DraftedTokens) -> Speculation:
     if path.drawn is None:
         parents = None if path.parents is None else tuple(path.parents)
         return Speculation(tuple(path.tokens), parents=parents) if path.tokens else _NOTHING

@@ -19,7 +19,7 @@ from torch import Tensor
 from ssd.attention.inputs import PlainInput
 from ssd.decoding.rows import DraftContext, Speculation
 from ssd.draft.client.branching import simplified
-from ssd.draft.client.proposals import Path
+from ssd.draft.client.proposals import DraftedTokens
 from ssd.draft.tree.children import Children, likely_children
 from ssd.kvcache.block_manager import BlockManager, OutOfBlocks
 from ssd.models.head_tokens import whole_vocabulary
@@ -66,7 +66,7 @@ class _Guess:
     tokens: list[int] = field(default_factory=list)
     drawn: dict[int, Proposal] = field(default_factory=dict)
     """Under ratio acceptance, proposals of sampled tokens by their index; forced tokens have none."""
-    num_read: int = 0
+    num_computed: int = 0
     """Drafted tokens whose keys the draft has computed."""
     chances: list[float] = field(default_factory=list)
     """The probability that the text contains each drafted token; only for trees."""
@@ -101,7 +101,7 @@ class _Guess:
         self.chances.append(chance * shares[0])
         self.add(tokens[0])
 
-    def tree(self) -> Path:
+    def tree(self) -> DraftedTokens:
         """The drafted tokens and their alternatives as a tree, in order of falling probability."""
         pairs = zip(self.chances, self.tokens, strict=True)
         nodes = [(-chance, place, 0, token) for place, (chance, token) in enumerate(pairs)]
@@ -109,7 +109,9 @@ class _Guess:
         nodes.sort()
         at = {place: i for i, (_chance, place, is_other, _token) in enumerate(nodes) if not is_other}
         parents = [at[place - 1] if place else -1 for _chance, place, _is_other, _token in nodes]
-        return Path([each[3] for each in nodes], [-each[0] for each in nodes], None, simplified(parents))
+        return DraftedTokens(
+            [each[3] for each in nodes], [-each[0] for each in nodes], None, simplified(parents)
+        )
 
     def add_drawn(self, proposal: Proposal) -> None:
         self.drawn[len(self.tokens)] = proposal
@@ -126,7 +128,7 @@ class _Guess:
             self.add(only)
 
     def take_unread(self) -> list[int]:
-        unread, self.num_read = self.tokens[self.num_read :], len(self.tokens)
+        unread, self.num_computed = self.tokens[self.num_computed :], len(self.tokens)
         return unread
 
     def is_over(self) -> bool:
@@ -175,10 +177,10 @@ class Drafter:
         contexts: Sequence[DraftContext],
         lengths: Sequence[int],
         states: Mapping[int, GrammarState] = _NO_STATES,
-    ) -> list[Path]:
+    ) -> list[DraftedTokens]:
         """Drafts a tree for each sequence: a path, and alternatives that need no further forward."""
         guesses = self._guess(contexts, lengths, states, num_others=_NUM_OTHERS)
-        return [Path() if guess is None else guess.tree() for guess in guesses]
+        return [DraftedTokens() if guess is None else guess.tree() for guess in guesses]
 
     def _guess(
         self,

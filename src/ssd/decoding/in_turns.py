@@ -13,7 +13,7 @@ from ssd.decoding.proposer import ContextOf, GrammarStates, Proposer, Rounds
 from ssd.decoding.rows import Decided, DecodeRow, DraftContext, DraftStep, Speculation, StepTimes
 from ssd.draft.client.branching import depths_of
 from ssd.draft.client.controller import AutoDisable, Controller
-from ssd.draft.client.proposals import Path, num_forced
+from ssd.draft.client.proposals import DraftedTokens, num_forced
 
 HOPED_RATE = 0.7
 """The acceptance rate assumed before any is measured."""
@@ -56,7 +56,7 @@ class DraftInTurns(Proposer):
         self._draft_steps = [DraftStep(started, time.monotonic(), len(contexts))] if contexts else []
         return proposed
 
-    def _worth_verifying(self, paths: Sequence[Path], spent: float) -> list[Speculation]:
+    def _worth_verifying(self, paths: Sequence[DraftedTokens], spent: float) -> list[Speculation]:
         """The drafted tokens that are worth verifying. `spent`: seconds that drafting took."""
         chains = [path.chain() for path in paths]
         lengths, has_trees = self._verifying.choose_form(

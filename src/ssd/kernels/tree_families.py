@@ -217,7 +217,7 @@ def attach(
     tl.store(row_start + head + rank, tokens.to(tl.int32), mask=is_rank)
     tl.store(row_start + head + children + rank, logprobs.to(tl.int32, bitcast=True), mask=is_rank)
     if is_read:
-        tl.atomic_add(trees.num_read + sequence, 1)
+        tl.atomic_add(trees.num_computed + sequence, 1)
     if attaches:
         slot = tl.load(rows.slot + row)
         spot = sequence * (slots + 1) + slot

@@ -48,7 +48,7 @@ def foreseen(trees, sizes, tokens, here, count, slot, place, slots: tl.constexpr
     length = tl.load(trees.length + here)
     at = tl.load(trees.position + spots, mask=is_slot, other=0) - length
     is_inside = (tl.load(trees.is_used + spots, mask=is_slot, other=0) != 0) & (at >= 0) & (at < count)
-    is_inside = is_inside & (tl.load(trees.num_read + here) == length)
+    is_inside = is_inside & (tl.load(trees.num_computed + here) == length)
     wanted = tl.load(tokens + tl.where(is_inside, at, 0))
     is_right = is_inside & (wanted == tl.load(trees.token + spots, mask=is_slot, other=0))
     low = tl.load(trees.ancestors + spots, mask=is_slot, other=0)
@@ -115,7 +115,7 @@ def read_on(
     source = sizes.first_tree_slot + here * sizes.tree + chain
     end = length + count
     depth = tl.minimum(tl.load(trees.max_depth + here), tl.load(trees.max_length + here) - 2 - end)
-    num_read = tl.load(trees.num_read + here) + grown
+    num_computed = tl.load(trees.num_computed + here) + grown
     tl.debug_barrier()
     moves, is_place = here * sizes.outcome + place - 1, (place > 0) & (place <= sizes.outcome)
     tl.store(moves_out.sources + moves, tl.where(is_moved, source, sizes.first_tree_slot), mask=is_place)
@@ -123,7 +123,7 @@ def read_on(
     tl.store(trees.ring + here * sizes.ring + (length + place) % sizes.ring, decided, mask=place < count)
     tl.store(trees.position + here * (slots + 1) + slots, end - 1)
     tl.store(trees.last_position + here, end - 1 + depth)
-    tl.store(trees.num_read + here, num_read)
+    tl.store(trees.num_computed + here, num_computed)
     tl.store(trees.length + here, end)
 
 
@@ -199,7 +199,7 @@ def apply_outcome(
     first = here * (slots + 1)
     tokens = outcomes.tokens + here * sizes.outcome
     decided = tl.load(tokens + place, mask=place < count, other=0)
-    is_ready = tl.load(trees.num_read + here) == tl.load(trees.length + here)
+    is_ready = tl.load(trees.num_computed + here) == tl.load(trees.length + here)
     grown, chain = foreseen(trees, sizes, tokens, here, count, slot, place, slots)
     last = first + tl.sum(tl.where(place == grown, chain, 0), 0)
     is_judged = (place < count) & (place <= grown) & is_ready & (tl.load(trees.is_used + first + slots) != 0)

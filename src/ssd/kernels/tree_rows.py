@@ -66,7 +66,7 @@ def rank_tree(
     """One program per sequence. The last five are powers of two, at least the actual sizes."""
     here = tl.program_id(0).to(tl.int64)
     first = here * (slots + 1)
-    length, num_read = tl.load(trees.length + here), tl.load(trees.num_read + here)
+    length, num_computed = tl.load(trees.length + here), tl.load(trees.num_computed + here)
     is_live = tl.load(trees.is_live + here) != 0
 
     slot = tl.arange(0, wide)
@@ -82,7 +82,7 @@ def rank_tree(
     family, rank = first + node // children, node % children
     is_node = node < (slots + 1) * children
     may = (tl.load(trees.is_open + first * children + node, mask=is_node, other=0) != 0) & is_live
-    may = may & (tl.load(trees.is_used + family, mask=is_node, other=0) != 0) & (length == num_read)
+    may = may & (tl.load(trees.is_used + family, mask=is_node, other=0) != 0) & (length == num_computed)
     position = tl.load(trees.position + family, mask=is_node, other=0)
     may = may & (position < tl.load(trees.last_position + here))
     value = tl.load(trees.child_value + first * children + node, mask=may, other=0.0)
@@ -99,7 +99,7 @@ def rank_tree(
     tl.store(ranked.best + here * most + place, best, mask=is_place)
 
     span = sizes.ring + most
-    behind, column = length - num_read, tl.arange(0, rings)
+    behind, column = length - num_computed, tl.arange(0, rings)
     is_column = column < sizes.ring
     is_due = (column < behind) & is_column & is_live
     # Texts with the fewest unread tokens first, and within a text the earlier tokens.
@@ -154,7 +154,7 @@ def lay_row(
     tl.store(rows.key + row, tl.load(ranked.keys + tl.where(is_valid, place, 0)))
 
     length = tl.load(trees.length + sequence)
-    read_at = tl.load(trees.num_read + sequence) + tl.where(is_read, column, 0)
+    read_at = tl.load(trees.num_computed + sequence) + tl.where(is_read, column, 0)
     position = tl.where(is_node, tl.load(trees.position + spot) + 1, read_at)
     tl.store(rows.position + row, position)
     tl.store(rows.context_len + row, tl.where(is_read, position + 1, length))

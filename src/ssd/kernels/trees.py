@@ -16,7 +16,7 @@ class Trees(NamedTuple):
     is_new: Tensor
     steps_left: Tensor
     length: Tensor
-    num_read: Tensor
+    num_computed: Tensor
     last_position: Tensor
     max_length: Tensor
     max_depth: Tensor

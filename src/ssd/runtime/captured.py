@@ -37,14 +37,14 @@ logger = logging.getLogger(__name__)
 class CapturedRunner:
     def __init__(
         self,
-        beyond: EagerRunner,
+        eager: EagerRunner,
         attention: AttentionBackend,
         pool: KVPool,
         buckets: Buckets,
         capture: Capture,
     ) -> None:
-        """`beyond` runs the batches that fit no captured step; it must have the same model and pool."""
-        self._beyond = beyond
+        """`eager` runs the batches that fit no captured step; it must have the same model and pool."""
+        self._eager = eager
         self._device = pool.shape.device
         self._buckets = buckets
         self._writer = BatchWriter(pool.shape.block_size, pool.scratch_slot)
@@ -57,11 +57,11 @@ class CapturedRunner:
 
     @property
     def model(self) -> DenseDecoder:
-        return self._beyond.model
+        return self._eager.model
 
     @property
     def is_async(self) -> bool:
-        return self._beyond.is_async
+        return self._eager.is_async
 
     @property
     def num_uncaptured(self) -> int:
@@ -69,11 +69,11 @@ class CapturedRunner:
 
     @property
     def head_tokens(self) -> Tensor | None:
-        return self._beyond.head_tokens
+        return self._eager.head_tokens
 
     def batch(self, rows: Sequence[SequenceInput]) -> Batch:
         layout = self._buckets.layout(rows)
-        return self._beyond.batch(rows) if layout is None else self._writer.write(rows, layout)
+        return self._eager.batch(rows) if layout is None else self._writer.write(rows, layout)
 
     @torch.inference_mode()
     def launch(self, batch: Batch, finish: Callable[[Tensor], T]) -> InFlightStep[T]:
@@ -81,7 +81,7 @@ class CapturedRunner:
         step = self._steps.get((batch.num_rows, kind))
         if step is None or not step.buffers.fits(batch):
             self._say_why(batch, kind)
-            return self._beyond.launch(batch, finish)
+            return self._eager.launch(batch, finish)
         self.num_replayed[batch.num_rows, kind] += 1
         step.run(batch, finish.draws if isinstance(finish, CoupledDecision) else None)
         # Return copies: the next replay overwrites the buffers.

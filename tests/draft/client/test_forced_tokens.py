@@ -1,13 +1,13 @@
 """What must follow is told to the draft before it is verified: both sides stay in step, whatever comes."""
 
 from array import array
-from pathlib import Path as FilePath
+from pathlib import Path
 
 import pytest
 
 from ssd.draft.client.client import DraftClient
 from ssd.draft.client.mirrors import Knowledge
-from ssd.draft.client.proposals import Path
+from ssd.draft.client.proposals import DraftedTokens
 from ssd.draft.client.router import ClientSession
 from ssd.draft.protocol.messages import Sampling
 from ssd.runtime.loading import LoadedModel
@@ -19,7 +19,7 @@ TEXT = [3, 5, 8, 13, 21]
 
 
 @pytest.fixture(scope="module")
-def draft(tiny_llama: FilePath) -> LoadedModel:
+def draft(tiny_llama: Path) -> LoadedModel:
     return load(tiny_llama)
 
 
@@ -42,10 +42,10 @@ def test_what_was_decided_is_added_once(
 
 
 def test_a_path_goes_on_behind_what_is_certain() -> None:
-    tree = Path([7, 8, 9], [0.6, 0.3, 0.2], None, (-1, -1, 0)).behind([4, 5])
+    tree = DraftedTokens([7, 8, 9], [0.6, 0.3, 0.2], None, (-1, -1, 0)).behind([4, 5])
     assert (list(tree.tokens), tree.parents) == ([4, 5, 7, 8, 9], (-1, 0, 1, 1, 2))
     assert list(tree.chances) == [1.0, 1.0, 0.6, 0.3, 0.2]
-    assert Path([7], [0.6]).behind([4]).parents is None
+    assert DraftedTokens([7], [0.6]).behind([4]).parents is None
 
 
 def begun(draft: LoadedModel) -> tuple[Draft, DraftClient]:

@@ -8,7 +8,7 @@ import pytest
 
 from ssd.draft.client.client import DraftClient
 from ssd.draft.client.mirrors import Mirrors
-from ssd.draft.client.proposals import Bounds, likely_nodes
+from ssd.draft.client.proposals import TreeLimits, likely_nodes
 from ssd.draft.client.sources import FixedSources
 from ssd.draft.protocol.codec import FrameError, decode, encode
 from ssd.draft.protocol.messages import AnyMessage, Close, Nodes, Resync, Sampling, Stats, TreePart
@@ -149,6 +149,6 @@ def test_siblings_are_together_no_likelier_than_certain() -> None:
     mirrors.open(0, 1, 10)
     part = TreePart(0, 1, 0, 0, 0, 10, [1, 2, 3, 4], [0] * 4, [5, 6, 7, 8], [-0.1] * 4)
     mirrors.take(Nodes.of([part]))
-    _tokens, chances, _parents = likely_nodes(mirrors, 0, 0, None, Bounds(16, 4, 0.0))
+    _tokens, chances, _parents = likely_nodes(mirrors, 0, 0, None, TreeLimits(16, 4, 0.0))
     assert len(chances) == 4
     assert sum(chances) == pytest.approx(1.0)

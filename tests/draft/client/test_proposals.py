@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from ssd.draft.client.branching import depths_of, path_to
-from ssd.draft.client.proposals import Bounds, likely_nodes
+from ssd.draft.client.proposals import TreeLimits, likely_nodes
 from ssd.draft.protocol.messages import TreePart
 from tests.draft.client.one_mirror import ROW, OneMirror
 from tests.draft.client.test_grammar_paths import Rules
 
-WIDE = Bounds(most=64, depth=16, least=0.0)
+WIDE = TreeLimits(most=64, depth=16, least=0.0)
 
 
 def grown(draw: random.Random, num_families: int) -> tuple[OneMirror, dict[tuple[int, ...], float]]:
@@ -38,7 +38,9 @@ def grown(draw: random.Random, num_families: int) -> tuple[OneMirror, dict[tuple
     return mirror, {path: chance for path, chance in chances.items() if path}
 
 
-def offered(mirror: OneMirror, bounds: Bounds, rules: Rules | None = None) -> dict[tuple[int, ...], float]:
+def offered(
+    mirror: OneMirror, bounds: TreeLimits, rules: Rules | None = None
+) -> dict[tuple[int, ...], float]:
     """The paths of the nodes, in their order, with their chances."""
     tokens, chances, parents = likely_nodes(mirror.table, ROW, mirror.table.end_of(ROW), rules, bounds)
     assert all(parent < place for place, parent in enumerate(parents))

@@ -7,7 +7,7 @@ import pytest
 
 from ssd.draft.client import controller as controlling
 from ssd.draft.client.mirrors import Distribution, Knowledge
-from ssd.draft.client.proposals import Path
+from ssd.draft.client.proposals import DraftedTokens
 from ssd.draft.client.speculator import Round, Speculator, Verified, _chances
 from ssd.draft.client.stats import PoolStats
 from ssd.draft.protocol.messages import Sampling
@@ -16,26 +16,26 @@ Q: Distribution = (np.array([1, 2, 3], np.int32), np.array([0.5, 0.3, 0.2], np.f
 
 
 def test_a_guess_is_cut_by_its_own_chance() -> None:
-    assert tuple(_chances(Path((1, 2, 3), (0.9, 0.4, 0.1)))) == (0.9, 0.4, 0.1)
+    assert tuple(_chances(DraftedTokens((1, 2, 3), (0.9, 0.4, 0.1)))) == (0.9, 0.4, 0.1)
 
 
 def test_a_drawn_token_is_cut_by_its_parents_chance() -> None:
     """Whether it is checked must not depend on which token it is."""
-    assert tuple(_chances(Path((1, 2, 3), (0.9, 0.4, 0.1), [Q] * 3))) == (1.0, 0.9, 0.4)
+    assert tuple(_chances(DraftedTokens((1, 2, 3), (0.9, 0.4, 0.1), [Q] * 3))) == (1.0, 0.9, 0.4)
 
 
 def test_tokens_and_their_distributions_are_cut_alike() -> None:
-    path = Path((1, 2, 3), (0.9, 0.4, 0.1), [Q] * 3).cut(2)
+    path = DraftedTokens((1, 2, 3), (0.9, 0.4, 0.1), [Q] * 3).cut(2)
     assert (path.tokens, path.chances, path.drawn) == ((1, 2), (0.9, 0.4), [Q] * 2)
-    assert Path((1, 2), (0.9, 0.4)).cut(1).drawn is None
+    assert DraftedTokens((1, 2), (0.9, 0.4)).cut(1).drawn is None
 
 
 class Client:
     """A draft that knows what it is told to know, from the first wait on or before."""
 
-    def __init__(self, known: dict[str, Path], later: dict[str, Path]) -> None:
+    def __init__(self, known: dict[str, DraftedTokens], later: dict[str, DraftedTokens]) -> None:
         self.known, self.later = known, later
-        self.arrived: dict[str, Path] = {}
+        self.arrived: dict[str, DraftedTokens] = {}
         """What the draft has said and nobody has read."""
         self.stats = PoolStats(step_seconds=0.01)
         self.pool = self
@@ -63,8 +63,8 @@ class Client:
 
         return array("i", self.texts.get(key, [])), 100
 
-    def paths(self, keys: list[str], _limit: int, _places: object, **_trees: object) -> list[Path]:
-        return [self.known.get(key, Path()) for key in keys]
+    def paths(self, keys: list[str], _limit: int, _places: object, **_trees: object) -> list[DraftedTokens]:
+        return [self.known.get(key, DraftedTokens()) for key in keys]
 
     def outcomes(self, outcomes: list[tuple[str, list[int]]]) -> list[Knowledge]:
         self.stats.num_frames += 1
@@ -92,7 +92,7 @@ IDS = ["a", "b"]
 
 
 def speculator(
-    known: dict[str, Path], later: dict[str, Path], backup: Any = "jit"
+    known: dict[str, DraftedTokens], later: dict[str, DraftedTokens], backup: Any = "jit"
 ) -> tuple[Speculator, Client]:
     client: Any = Client(known, later)
     found = Speculator(client, lookahead=4, backup=backup, clock=lambda: client.now)
@@ -104,10 +104,10 @@ def speculator(
     return found, client
 
 
-LIKELY, UNLIKELY = Path((7,), (0.9,)), Path((7,), (0.01,))
+LIKELY, UNLIKELY = DraftedTokens((7,), (0.9,)), DraftedTokens((7,), (0.01,))
 
 
-def tokens_of(paths: list[Path]) -> list[tuple[int, ...]]:
+def tokens_of(paths: list[DraftedTokens]) -> list[tuple[int, ...]]:
     return [tuple(path.tokens) for path in paths]
 
 
@@ -144,7 +144,7 @@ def test_where_all_miss_one_step_is_waited_for() -> None:
     ],
 )
 def test_what_a_row_without_a_speculation_does(
-    backup: str, later: dict[str, Path], num_waits: int, proposed: tuple[int, ...]
+    backup: str, later: dict[str, DraftedTokens], num_waits: int, proposed: tuple[int, ...]
 ) -> None:
     """The draft would say 7 if it were waited for, the text 9."""
     found, client = speculator({}, later, backup)
@@ -233,9 +233,9 @@ def test_what_must_follow_says_nothing_of_the_draft() -> None:
     """A draft is neither praised for a token that no other could have been, nor blamed for its absence."""
     found, client = speculator(
         {
-            "a": Path((7, 8), (1.0, 1.0), num_certain=2),
-            "b": Path((7, 8), (1.0, 0.5), num_certain=1),
-            "c": Path((7, 8), (1.0, 1.0)),
+            "a": DraftedTokens((7, 8), (1.0, 1.0), num_certain=2),
+            "b": DraftedTokens((7, 8), (1.0, 0.5), num_certain=1),
+            "c": DraftedTokens((7, 8), (1.0, 1.0)),
         },
         {},
     )
@@ -258,7 +258,7 @@ def test_what_must_follow_says_nothing_of_the_draft() -> None:
     assert client.forced == {"c": ()}, "a draft that is sure of itself is not certain"
 
 
-TREE = Path((7, 8, 9, 6), (0.8, 0.6, 0.5, 0.15), None, (-1, 0, 1, -1))
+TREE = DraftedTokens((7, 8, 9, 6), (0.8, 0.6, 0.5, 0.15), None, (-1, 0, 1, -1))
 
 
 @pytest.mark.parametrize(("slope", "parents"), [(0.0, (-1, 0, 1, -1)), (0.03, None)])

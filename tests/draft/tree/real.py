@@ -197,8 +197,8 @@ class Bench:
         used = self.forest.xp.to_host(self.forest.tables.is_used)[self.sessions[session_id].row]
         return int(used[: self.shape.slots].sum())
 
-    def num_read(self, session_id: int) -> int:
-        return int(self.forest.tables.num_read[self.sessions[session_id].row])
+    def num_computed(self, session_id: int) -> int:
+        return int(self.forest.tables.num_computed[self.sessions[session_id].row])
 
     def paths(self, session_id: int) -> list[Text]:
         """From the root to each known node of its tree."""

@@ -112,10 +112,10 @@ def test_children_equal_a_forward_from_scratch_after_any_outcomes(
         for _ in range(rng.choice([0, 1, 1, 2])):
             bench.step()
         session_id = rng.choice(list(bench.sessions))
-        before = bench.num_read(session_id)
+        before = bench.num_computed(session_id)
         bench.outcome(session_id, some_outcome(rng, bench, session_id))
         bench.scheduler._apply()
-        num_moved += bench.num_read(session_id) > before
+        num_moved += bench.num_computed(session_id) > before
     assert bench.num_compared > 80
     assert num_moved > 4, "no outcome took a grown node along"
     bench.close()
@@ -154,7 +154,7 @@ def test_a_prompt_is_read_in_chunks(bench: Bench) -> None:
     seen = []
     for _ in range(3):
         frames, num_rows = bench.step()
-        seen.append((bench.num_read(0), num_rows, 0 if frames is None else len(frames.new.rows)))
+        seen.append((bench.num_computed(0), num_rows, 0 if frames is None else len(frames.new.rows)))
     assert seen == [(16, 16, 0), (32, 16, 0), (40, 8, 1)]
 
 
@@ -185,9 +185,9 @@ def test_a_known_prefix_is_not_read_again(bench: Bench) -> None:
     bench.step()
     bench.step()
     bench.open(1, prompt)
-    assert bench.num_read(1) == 16
+    assert bench.num_computed(1) == 16
     assert bench.step()[1] == 1 + bench.shape.width
-    assert bench.num_read(1) == 17
+    assert bench.num_computed(1) == 17
 
 
 def test_width_and_room_hold(bench: Bench) -> None:
@@ -220,7 +220,7 @@ def test_without_credit_nothing_grows_and_no_root_is_read(draft: LoadedModel, re
     assert not bench.scheduler.is_starved
     session.note_arrival(CREDIT)
     bench.step()
-    assert bench.num_read(0) == 4
+    assert bench.num_computed(0) == 4
 
 
 def test_who_is_told_to_look_further_ahead_has_more_credit(draft: LoadedModel, reference: Reference) -> None:
@@ -245,11 +245,11 @@ def test_a_text_that_has_gained_more_than_the_tables_remember_is_read_apart(
     for count in (5, 12, 3, 9):  # Some longer than what is applied at once.
         bench.outcome(0, words(rng, count))
     assert bench.step() == (None, 0)
-    assert len(session.tokens) - bench.num_read(0) > bench.shape.ring
+    assert len(session.tokens) - bench.num_computed(0) > bench.shape.ring
     session.note_arrival(CREDIT)
     before = bench.num_compared
     assert [bench.step()[1] for _ in range(2)] == [CHUNK, 29 - CHUNK]
-    assert bench.num_read(0) == len(session.tokens)
+    assert bench.num_computed(0) == len(session.tokens)
     assert bench.num_compared == before + 1
     bench.close()
 
@@ -270,8 +270,8 @@ def test_a_text_without_blocks_loses_its_tree_and_goes_on_when_there_are_some(
     for _ in range(3):
         bench.step()
     assert bench.num_grown(0) == 0
-    assert bench.num_read(0) == 12
-    assert bench.num_read(1) == 12
+    assert bench.num_computed(0) == 12
+    assert bench.num_computed(1) == 12
     assert not bench.scheduler.is_starved, "the other one goes on"
     while bench.step()[1]:
         pass
@@ -283,7 +283,7 @@ def test_a_text_without_blocks_loses_its_tree_and_goes_on_when_there_are_some(
     del bench.sessions[1]
     before = bench.num_compared
     assert bench.step()[1] == 3
-    assert bench.num_read(0) == 15
+    assert bench.num_computed(0) == 15
     assert bench.num_compared == before + 1
     bench.close()
 

@@ -36,7 +36,7 @@ class Recorded:
             tokens = pack_ints([row, 2, 3])
             opening = Open(row, 1, tokens, 3, 3000, LOOKAHEAD, sampling)
             session = DraftSession(opening, max_len=3000, vocab_size=VOCAB, row=row)
-            session.write_to(self.forest.tables, shape, num_read=2, is_drawn=False)
+            session.write_to(self.forest.tables, shape, num_computed=2, is_drawn=False)
             self.forest.tables.is_live[row] = True
             self.forest.tables.blocks[row] = torch.arange(256) + 256 * (row - 1)
         self._draw = torch.Generator().manual_seed(0)

@@ -32,9 +32,9 @@ class Bench:
         self.scheduler.open(session)
         return session
 
-    def num_read(self, session: DraftSession) -> int:
+    def num_computed(self, session: DraftSession) -> int:
         tables, xp = self.scheduler._forest.tables, self.scheduler._forest.xp
-        return int(xp.to_host(tables.num_read)[session.row])
+        return int(xp.to_host(tables.num_computed)[session.row])
 
     def step(self) -> int:
         _frames, num_rows = self.scheduler.grow()
@@ -46,7 +46,7 @@ class Bench:
     def read(self, sessions: list[DraftSession]) -> int:
         """Steps until all of these are read; returns the rows that they took."""
         before = self.num_rows
-        while any(self.num_read(each) < len(each.tokens) for each in sessions):
+        while any(self.num_computed(each) < len(each.tokens) for each in sessions):
             assert self.step(), "nothing is done, though texts are unread"
         return self.num_rows - before
 
@@ -77,7 +77,7 @@ def test_who_waits_for_a_text_that_is_gone_reads_on_by_itself() -> None:
     first, second = bench.open(prompt(0)), bench.open(prompt(0))
     for _ in range(5):
         bench.step()
-    assert bench.num_read(second) < bench.num_read(first)
+    assert bench.num_computed(second) < bench.num_computed(first)
     bench.scheduler.close(first)
     rows = bench.read([second])
     assert rows <= TEXT - 5 * CHUNK + BLOCK
@@ -94,14 +94,14 @@ def test_a_long_prompt_is_read_while_short_ones_keep_coming(tenant: str) -> None
     bench, length = Bench(NumpyArrays()), 3000
     long = bench.open(prompt(0, length))
     short = list[DraftSession]()
-    while bench.num_read(long) < length - 1:
+    while bench.num_computed(long) < length - 1:
         # Two prompts a step that alone would fill it, and of which no two begin alike.
         seeds = (2 * bench.num_steps + 1, 2 * bench.num_steps + 2)
         short += [bench.open(prompt(seed, CHUNK), tenant=tenant) for seed in seeds]
         bench.step()
         while len(short) > 12:
             bench.scheduler.close(short.pop(0))
-        assert bench.num_steps <= 4 * length / CHUNK, f"{bench.num_read(long)} tokens were read"
+        assert bench.num_steps <= 4 * length / CHUNK, f"{bench.num_computed(long)} tokens were read"
 
 
 def test_nobody_goes_for_a_text_that_would_not_fit_anyway() -> None:

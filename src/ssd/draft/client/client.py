@@ -18,7 +18,7 @@ import numpy as np
 
 from ssd.draft.client.mirrors import Knowledge, Mirrors
 from ssd.draft.client.pool import DraftPool
-from ssd.draft.client.proposals import NO_GRAMMARS, Bounds, GrammarViews, Path, known_path, offer
+from ssd.draft.client.proposals import NO_GRAMMARS, DraftedTokens, GrammarViews, TreeLimits, known_path, offer
 from ssd.draft.client.reconnect import Reconnectable, Reconnector, ReconnectThread
 from ssd.draft.client.replica import Replica, Sources
 from ssd.draft.client.router import (
@@ -168,7 +168,7 @@ class DraftClient:
                 elif session.is_open and self._may_send(session, new):
                     told.append((place, session, new))
             if told:
-                self._router.distance.note_round()
+                self._router.lookahead_estimator.note_round()
                 places, sequences, texts = zip(*told, strict=True)
                 for place, knowledge in zip(places, self._advance(sequences, texts), strict=True):
                     found[place] = knowledge
@@ -198,8 +198,8 @@ class DraftClient:
         limit: int,
         grammars: GrammarViews = NO_GRAMMARS,
         *,
-        trees: Bounds | None = None,
-    ) -> list[Path]:
+        trees: TreeLimits | None = None,
+    ) -> list[DraftedTokens]:
         """The most likely known continuation of each sequence, as its grammar allows.
 
         `trees`: several paths at once, within these bounds.

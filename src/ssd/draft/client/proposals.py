@@ -26,7 +26,7 @@ from ssd.draft.client.mirrors import Distribution, Mirrors
 from ssd.draft.client.router import ClientSession
 
 
-class Path(msgspec.Struct, frozen=True):
+class DraftedTokens(msgspec.Struct, frozen=True):
     """A speculation: tokens, and for each the probability that the path up to it is accepted."""
 
     tokens: Sequence[int] = ()
@@ -38,16 +38,16 @@ class Path(msgspec.Struct, frozen=True):
     num_certain: int = 0
     """How many of the first tokens are forced by the request's grammar."""
 
-    def cut(self, length: int) -> "Path":
+    def cut(self, length: int) -> "DraftedTokens":
         """Keeps the first `length` tokens. That works for a tree too: parents come before their children."""
         if length == len(self.tokens):
             return self
         drawn = None if self.drawn is None else self.drawn[:length]
         parents = None if self.parents is None else simplified(self.parents[:length])
         certain = min(length, self.num_certain)
-        return Path(self.tokens[:length], self.chances[:length], drawn, parents, certain)
+        return DraftedTokens(self.tokens[:length], self.chances[:length], drawn, parents, certain)
 
-    def behind(self, tokens: Sequence[int]) -> "Path":
+    def behind(self, tokens: Sequence[int]) -> "DraftedTokens":
         """A path of these forced tokens, followed by this path."""
         if not tokens:
             return self
@@ -56,15 +56,15 @@ class Path(msgspec.Struct, frozen=True):
         moved = [*range(-1, count - 1), *(count + each for each in parents)]
         chances = [*[1.0] * count, *self.chances]
         certain = count + self.num_certain
-        return Path([*tokens, *self.tokens], chances, None, simplified(moved), certain)
+        return DraftedTokens([*tokens, *self.tokens], chances, None, simplified(moved), certain)
 
-    def chain(self) -> "Path":
+    def chain(self) -> "DraftedTokens":
         """The likeliest path of a tree."""
         if self.parents is None:
             return self
         nodes = first_nodes(self.parents)
         tokens, chances = [self.tokens[each] for each in nodes], [self.chances[each] for each in nodes]
-        return Path(tokens, chances, num_certain=self.num_certain)
+        return DraftedTokens(tokens, chances, num_certain=self.num_certain)
 
 
 class GrammarView(Protocol):
@@ -81,7 +81,7 @@ class GrammarView(Protocol):
         ...
 
 
-_NO_PATH = Path()
+_NO_PATH = DraftedTokens()
 GrammarViews = Mapping[Any, GrammarView]
 """Grammar states of the texts that have a grammar."""
 NO_GRAMMARS: GrammarViews = {}
@@ -142,7 +142,7 @@ Nodes = tuple[list[int], list[float], list[int]]
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class TreeLimits:
     """Limits on the nodes that are offered for one sequence."""
 
     most: int
@@ -154,7 +154,7 @@ class Bounds:
 
 
 def likely_nodes(
-    mirrors: Mirrors, seq: int, node: int | None, grammar: GrammarView | None, bounds: Bounds
+    mirrors: Mirrors, seq: int, node: int | None, grammar: GrammarView | None, bounds: TreeLimits
 ) -> Nodes:
     """The likeliest nodes below `node`, within bounds.
 
@@ -188,7 +188,7 @@ def _children(mirrors: Mirrors, seq: int, node: int | None, grammar: GrammarView
     return [(child, token, math.exp(value) / total) for child, token, value in children]
 
 
-def known_path(mirrors: Mirrors, session: ClientSession | None, limit: int) -> Path:
+def known_path(mirrors: Mirrors, session: ClientSession | None, limit: int) -> DraftedTokens:
     """The likeliest continuation that the mirror knows, of at most `limit` tokens."""
     # The tree starts after the forced tokens, and here there is no grammar to propose those by.
     if session is None or not session.is_open or session.forced:
@@ -197,10 +197,10 @@ def known_path(mirrors: Mirrors, session: ClientSession | None, limit: int) -> P
     if not tokens:
         return _NO_PATH
     if not mirrors.has_drawn(session.seq):
-        return Path(tokens, chances)
+        return DraftedTokens(tokens, chances)
     # Cut before the first token whose distribution is not known.
     drawn = mirrors.drawn_along(session.seq, tokens)
-    return Path(tokens[: len(drawn)], chances[: len(drawn)], drawn)
+    return DraftedTokens(tokens[: len(drawn)], chances[: len(drawn)], drawn)
 
 
 def offer(
@@ -208,8 +208,8 @@ def offer(
     session: ClientSession | None,
     limit: int,
     grammar: GrammarView | None,
-    trees: Bounds | None,
-) -> Path:
+    trees: TreeLimits | None,
+) -> DraftedTokens:
     """A sequence's path, or its tree if there are bounds for one, as its grammar allows.
 
     Under ratio acceptance always the plain path: filtering drawn tokens would bias acceptance.
@@ -227,4 +227,4 @@ def offer(
         found = ([], []) if grammar is None else path_under(mirrors, seq, node, limit, grammar)
         (tokens, chances), parents = found, [*range(-1, len(found[0]) - 1)]
     certain = 0 if grammar is None else num_certain(chances)
-    return Path(tokens, chances, None, simplified(parents), certain).behind(forced)
+    return DraftedTokens(tokens, chances, None, simplified(parents), certain).behind(forced)

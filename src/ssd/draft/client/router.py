@@ -8,8 +8,8 @@ hash of the two, and the draft with the highest score wins. So texts that begin 
 whose KV cache holds their common prefix, and a draft that is added or lost changes the choice only for the
 prefixes that score highest with it. A draft that has more than its share of the sequences is skipped.
 
-`Distance` estimates how many rounds of the target pass until a draft's answer arrives, and makes the draft's
-tree deeper by that much.
+`LookaheadEstimator` estimates how many rounds of the target pass until a draft's answer arrives, and makes
+the draft's tree deeper by that much.
 
 The pool (pool.py) calls `greeted`, `lost` and `leave` when drafts come and go, `move_one` and `move_all` when
 a draft is late or stalled, and `bring_back` when a draft may have room again. Knows drafts, mirrors and the
@@ -136,7 +136,7 @@ class SessionRouter:
         self, mirrors: Mirrors, stats: PoolStats, lookahead: int, clock: Callable[[], float]
     ) -> None:
         self._mirrors, self._stats = mirrors, stats
-        self.distance = Distance(lookahead, clock)
+        self.lookahead_estimator = LookaheadEstimator(lookahead, clock)
         self._replicas: list[Replica] = []
         """Drafts that have sent HELLO and were neither lost nor removed since."""
         self._by_seq: dict[int, ClientSession] = {}
@@ -298,7 +298,9 @@ class SessionRouter:
             session.num_reopened = 0
         session.replica, session.asked_at = replica, -ROUNDS_BETWEEN_RESYNCS
         replica.note_sent()
-        replica.post(session.opening(replica, epoch, self.distance.lookahead_with(replica.answer.value)))
+        replica.post(
+            session.opening(replica, epoch, self.lookahead_estimator.lookahead_with(replica.answer.value))
+        )
 
     def _part(self, session: ClientSession) -> None:
         """Closes it on the client only; sends nothing to its draft."""
@@ -361,7 +363,7 @@ _MOST = 32
 """Largest lookahead to send: a deeper tree would have room for its likeliest path only."""
 
 
-class Distance:
+class LookaheadEstimator:
     def __init__(self, lookahead: int, clock: Callable[[], float]) -> None:
         self._lookahead, self._clock = lookahead, clock
         self._round = MovingAverage(_ROUND_WEIGHT)

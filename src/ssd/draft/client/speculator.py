@@ -26,7 +26,7 @@ from ssd.config import TREE_SIZE, Backup
 from ssd.draft.client.client import DraftClient
 from ssd.draft.client.controller import AutoDisable, Controller
 from ssd.draft.client.mirrors import Knowledge
-from ssd.draft.client.proposals import NO_GRAMMARS, Bounds, GrammarViews, Path
+from ssd.draft.client.proposals import NO_GRAMMARS, DraftedTokens, GrammarViews, TreeLimits
 from ssd.draft.client.replica import Sources
 from ssd.draft.client.stats import PoolStats
 from ssd.draft.ngram import guess_after
@@ -147,7 +147,9 @@ class Speculator:
         """Call while a verification computes: reads what the draft has sent."""
         self.client.pool.read()
 
-    def propose(self, request_ids: Sequence[Hashable], grammars: GrammarViews = NO_GRAMMARS) -> list[Path]:
+    def propose(
+        self, request_ids: Sequence[Hashable], grammars: GrammarViews = NO_GRAMMARS
+    ) -> list[DraftedTokens]:
         """For each sequence the tokens that are worth verifying next; empty where there is no guess.
 
         `grammars`: grammar states of the sequences that have a grammar.
@@ -255,13 +257,13 @@ class Speculator:
         elif self.client.is_paused and not self._auto_disable.is_resting:
             self.client.resume()
 
-    def _paths(self, request_ids: Sequence[Hashable], grammars: GrammarViews) -> list[Path]:
+    def _paths(self, request_ids: Sequence[Hashable], grammars: GrammarViews) -> list[DraftedTokens]:
         trees = None
         if len(request_ids) <= self.num_trees:
-            trees = Bounds(TREE_SIZE, self._lookahead, self.controller.least_chance(len(request_ids)))
+            trees = TreeLimits(TREE_SIZE, self._lookahead, self.controller.least_chance(len(request_ids)))
         return self.client.paths(request_ids, self._lookahead, grammars, trees=trees)
 
-    def _worthwhile(self, paths: Sequence[Path]) -> list[Path]:
+    def _worthwhile(self, paths: Sequence[DraftedTokens]) -> list[DraftedTokens]:
         """Truncates each path to the number of tokens that yields most; trees become chains where those are
         faster."""
         if any(path.parents is not None for path in paths):
@@ -293,7 +295,7 @@ class Speculator:
         self.controller.note_wait(waited)
         return waited
 
-    def _or_guess(self, request_id: Hashable, path: Path) -> Path:
+    def _or_guess(self, request_id: Hashable, path: DraftedTokens) -> DraftedTokens:
         if path.tokens:
             return path
         text, room = self.client.text_of(request_id)
@@ -301,7 +303,7 @@ class Speculator:
         if not tokens:
             return path
         self._sources[request_id] = "ngram"
-        return Path(tokens, self.controller.guess_chances(len(tokens)))
+        return DraftedTokens(tokens, self.controller.guess_chances(len(tokens)))
 
     def _note_first(self, source: str, *, accepted: bool) -> None:
         if source == "draft":
@@ -315,7 +317,7 @@ def _round(before: Knowledge | None, source: str) -> Round:
     return Round(cause=before.value if before is not None else "first", source=source)
 
 
-def _chances(path: Path) -> Sequence[float]:
+def _chances(path: DraftedTokens) -> Sequence[float]:
     """The probabilities by which the controller truncates.
 
     Under ratio acceptance a token's own probability must not decide whether it is verified, since that would

@@ -114,7 +114,7 @@ def _open_session(forest: Forest, row: int, rng: random.Random) -> None:
     session.write_to(
         forest.tables,
         forest.shape,
-        num_read=max(0, len(tokens) - 3),
+        num_computed=max(0, len(tokens) - 3),
         is_drawn=False,
         calibration_part=row % 2,
     )

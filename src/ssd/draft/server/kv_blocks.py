@@ -43,21 +43,21 @@ class KvBlocks:
         """
         return self._blocks.allocate(row, session.tokens, cache_key=session.tenant)
 
-    def adopt(self, session: DraftSession, num_read: int) -> int:
+    def adopt(self, session: DraftSession, num_computed: int) -> int:
         """Takes over blocks that other sessions of its tenant have read since.
 
         Returns how many of its tokens are read now.
         """
-        known = self._blocks.adopt(session.row, session.tokens, num_read)
-        if known > num_read:
-            self._num_written[session.row] = num_read // self._block
+        known = self._blocks.adopt(session.row, session.tokens, num_computed)
+        if known > num_computed:
+            self._num_written[session.row] = num_computed // self._block
             self._write(session)
             self._num_shared[session.row] = known // self._block
         return known
 
-    def content(self, session: DraftSession, num_read: int) -> bytes | None:
+    def content(self, session: DraftSession, num_computed: int) -> bytes | None:
         """Identifies the text up to the end of its next unread block. None: that block is not shared."""
-        return self._blocks.next_content(session.row, session.tokens, num_read)
+        return self._blocks.next_content(session.row, session.tokens, num_computed)
 
     def num_lacking(self, tokens: Sequence[int], tenant: str) -> int:
         """Blocks that a tenant's text needs beyond the free ones."""
@@ -95,14 +95,14 @@ class KvBlocks:
         for session in list(self._lacking.values()):
             self.cover(session)
 
-    def share(self, session: DraftSession, num_read: int) -> None:
-        """Puts the first `num_read` tokens into the prefix cache of its tenant."""
-        self._blocks.commit(session.row, session.tokens, num_read, num_read)
-        self._num_shared[session.row] = num_read // self._block
+    def share(self, session: DraftSession, num_computed: int) -> None:
+        """Puts the first `num_computed` tokens into the prefix cache of its tenant."""
+        self._blocks.commit(session.row, session.tokens, num_computed, num_computed)
+        self._num_shared[session.row] = num_computed // self._block
 
-    def are_full(self, num_read: Longs) -> Longs:
+    def are_full(self, num_computed: Longs) -> Longs:
         """Rows with full blocks that are not in the prefix cache yet."""
-        return np.flatnonzero(num_read // self._block > self._num_shared)
+        return np.flatnonzero(num_computed // self._block > self._num_shared)
 
     def check_integrity(self, texts: dict[int, DraftSession]) -> None:
         self._blocks.check_integrity()

@@ -63,16 +63,16 @@ class Prefill:
 
         The oldest session comes first.
         """
-        num_read = self._xp.to_host(self._tables.num_read)
+        num_computed = self._xp.to_host(self._tables.num_computed)
         found = dict[int, int]()
         waiting = self.unread - self._kv_blocks.lacking.keys()
         for row, session in self._sessions.items():
             if row not in waiting or not self._ledger.may_grow(row):
                 continue
-            known = int(num_read[row])
+            known = int(num_computed[row])
             adopted = self._kv_blocks.adopt(session, known)
             if adopted > known:
-                self._tables.num_read[row] = adopted
+                self._tables.num_computed[row] = adopted
             found[row] = len(session.tokens) - 1 - adopted
             if not found[row]:
                 self.unread.discard(row)
@@ -104,6 +104,6 @@ class Prefill:
         start = len(session.tokens) - 1 - lacking
         if count == lacking:
             self.unread.discard(row)
-        self._tables.num_read[row] = start + count
+        self._tables.num_computed[row] = start + count
         tokens = session.tokens[start : start + count]
         return PrefillChunk(row, tokens, start, self._kv_blocks.of(session))

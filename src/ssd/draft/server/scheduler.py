@@ -104,7 +104,7 @@ class DraftScheduler:
         if not self.has_tree:
             raise OutOfTrees
         # The lowest row: steps compute all rows up to the highest one in use.
-        num_read = self._kv_blocks.allocate(self._free[-1], session)
+        num_computed = self._kv_blocks.allocate(self._free[-1], session)
         session.enter(self.ledger, self._free.pop())
         self._round_timer.enter(session.row)
         self._sessions[session.row] = session
@@ -113,12 +113,12 @@ class DraftScheduler:
         session.write_to(
             self._forest.tables,
             self._forest.shape,
-            num_read=num_read,
+            num_computed=num_computed,
             is_drawn=session.draws,
             calibration_part=self._calibration_part(session.tenant),
         )
         self._kv_blocks.enter(session)
-        if num_read < len(session.tokens) - 1:
+        if num_computed < len(session.tokens) - 1:
             self._prefill.unread.add(session.row)
         self._forest.narrow(max(self._sessions))
 
@@ -265,12 +265,12 @@ class DraftScheduler:
     def _note_progress(self, count: Longs) -> None:
         """After outcomes: shares full KV blocks, and hands texts with many unread tokens to prefill."""
         forest = self._forest
-        num_read = forest.xp.to_host(forest.tables.num_read)
-        is_far = forest.xp.to_host(forest.tables.length) - num_read > forest.shape.ring
+        num_computed = forest.xp.to_host(forest.tables.num_computed)
+        is_far = forest.xp.to_host(forest.tables.length) - num_computed > forest.shape.ring
         for row in np.flatnonzero((count > 0) & is_far).tolist():
             self._prefill.unread.add(row)
-        for row in self._kv_blocks.are_full(num_read * (count > 0)).tolist():
-            self._kv_blocks.share(self._sessions[row], int(num_read[row]))
+        for row in self._kv_blocks.are_full(num_computed * (count > 0)).tolist():
+            self._kv_blocks.share(self._sessions[row], int(num_computed[row]))
         for row in self._drawing:
             session = self._sessions[row]
             if session.drawn_from:

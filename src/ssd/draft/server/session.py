@@ -298,7 +298,7 @@ class DraftSession:
         return self._seen[1:]
 
     def write_to(
-        self, tables: Tables, shape: Shape, *, num_read: int, is_drawn: bool, calibration_part: int = 0
+        self, tables: Tables, shape: Shape, *, num_computed: int, is_drawn: bool, calibration_part: int = 0
     ) -> None:
         """Writes its row of the tables: a tree that has only a root.
 
@@ -306,7 +306,7 @@ class DraftSession:
         """
         row, sampling, params = self.row, self.opening.sampling, self.params
         length = len(self.tokens)
-        tables.length[row], tables.num_read[row] = length, num_read
+        tables.length[row], tables.num_computed[row] = length, num_computed
         tables.max_length[row], tables.max_depth[row] = self._most_tokens, 2 * self.opening.lookahead + 1
         tables.last_position[row] = length - 1 + self.last_depth
         tables.root_id[row], tables.next_id[row] = 0, 1

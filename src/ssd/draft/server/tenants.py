@@ -127,8 +127,8 @@ class Tenants:
 
     def note_roots(self, due: Longs, read: Longs) -> None:
         """For each row of the tables: tokens that were due in a step, and tokens that were read."""
-        num_due, num_read = self._by_tenant(due), self._by_tenant(read)
-        late = np.where(num_due > 0, 1 - num_read / np.maximum(num_due, 1), 0.0)
+        num_due, num_computed = self._by_tenant(due), self._by_tenant(read)
+        late = np.where(num_due > 0, 1 - num_computed / np.maximum(num_due, 1), 0.0)
         self._lag = moved_towards(self._lag, late, _LAG_WEIGHT)
 
     def overloaded(self) -> str | None:
@@ -239,7 +239,7 @@ class RowAccounting:
     def _due(self) -> Longs:
         """For each row of the tables: tokens of its text that a step may read."""
         tables, to_host = self._forest.tables, self._forest.xp.to_host
-        behind: Longs = (to_host(tables.length) - to_host(tables.num_read)) * to_host(tables.is_live)
+        behind: Longs = (to_host(tables.length) - to_host(tables.num_computed)) * to_host(tables.is_live)
         return behind
 
 

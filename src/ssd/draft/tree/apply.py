@@ -46,7 +46,7 @@ def _path(
     xp: Arrays, shape: Shape, known: Constants, tables: Tables, outcomes: OutcomeTable, path_buffer: Array
 ) -> _Path:
     here = known.sequences[: len(outcomes.count), None]
-    is_ready = (outcomes.count > 0) & (tables.num_read == tables.length)
+    is_ready = (outcomes.count > 0) & (tables.num_computed == tables.length)
     place = tables.position - tables.length[:, None]
     is_inside = (place >= 0) & (place < outcomes.count[:, None]) & tables.is_used & is_ready[:, None]
     place = xp.where(is_inside, place, known.zero)
@@ -149,8 +149,8 @@ def _append_tokens(
     spots = (tables.length[:, None] + known.places) % shape.ring
     is_token = known.places < outcomes.count[:, None]
     tables.ring[here, spots] = xp.where(is_token, outcomes.tokens, tables.ring[here, spots])
-    length, num_read = tables.length, tables.num_read
-    num_read += path.grown
+    length, num_computed = tables.length, tables.num_computed
+    num_computed += path.grown
     length += outcomes.count
     depth = xp.at_most(tables.max_depth, tables.max_length - 2 - length)
     tables.last_position[:] = length - 1 + depth

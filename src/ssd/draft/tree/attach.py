@@ -89,7 +89,7 @@ def attach_rows(
     read = xp.where(attaches & rows.is_read, sequence, known.zero)
     tables.is_new[read] = known.no_flags[: len(gone)]
     xp.add_at(tables.next_id, home, ids.number)
-    xp.add_at(tables.num_read, sequence, rows.is_read)
+    xp.add_at(tables.num_computed, sequence, rows.is_read)
     head = (sequence, ids.number, ids.node, ids.first, tables.root_id[sequence])
     heads = xp.word(xp.joined([each[:, None] for each in head], 1))
     return xp.joined((heads, xp.word(tokens), xp.bits(found.logprobs)), 1)

@@ -151,6 +151,6 @@ class Forest:
             raise RuntimeError("the number of a node's ancestors does not match its depth")
         if (nodes & (depth[:, : shape.slots] < 1)).any():
             raise RuntimeError("a node lies before its root")
-        unread = to_host(self._view.num_read)[1:] < to_host(self._view.length)[1:]
+        unread = to_host(self._view.num_computed)[1:] < to_host(self._view.length)[1:]
         if (used & unread[:, None]).any():
             raise RuntimeError("a tree has nodes although its root was not read")

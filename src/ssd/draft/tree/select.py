@@ -156,7 +156,7 @@ def select_rows(
     start = xp.searchsorted(home, home)
     order = known.rows[: len(found)] - start
     length = tables.length[sequence]
-    read_at = tables.num_read[sequence] + xp.where(is_read, column, known.zero)
+    read_at = tables.num_computed[sequence] + xp.where(is_read, column, known.zero)
     position = xp.where(is_node, tables.position[sequence, family] + 1, read_at)
     token = xp.where(
         is_node, tables.child_token[sequence, family, rank], tables.ring[sequence, read_at % shape.ring]
@@ -198,7 +198,7 @@ def _best_nodes(xp: Arrays, shape: Shape, known: Constants, tables: Tables, poli
     Free slots are divided over the steps left in the round: children of this step's best nodes may be better
     than this step's other nodes.
     """
-    is_ready = tables.is_live & (tables.length == tables.num_read)
+    is_ready = tables.is_live & (tables.length == tables.num_computed)
     near = tables.is_used & (tables.position < tables.last_position[:, None]) & is_ready[:, None]
     distance, is_meant = policy.of(xp, tables, known)
     may = near[:, :, None] & tables.is_open
@@ -216,7 +216,7 @@ def _best_nodes(xp: Arrays, shape: Shape, known: Constants, tables: Tables, poli
 
 def _keys(xp: Arrays, shape: Shape, known: Constants, tables: Tables, best: Array) -> Array:
     """Keys of all trees, flat [S · (ring + k)]: the order in which tokens are read and nodes processed."""
-    behind = (tables.length - tables.num_read)[:, None]
+    behind = (tables.length - tables.num_computed)[:, None]
     # Texts with the fewest unread tokens first, and earlier tokens of a text first.
     due = (behind * shape.ring + known.ring - READ_FIRST) << _HIGH
     is_due = (known.ring < behind) & tables.is_live[:, None]
@@ -233,7 +233,7 @@ def _chosen(
         keys = keys[keys < NOTHING]
     top = xp.smallest(keys, min(shape.num_rows, len(keys)))
     # Tokens of a continuing text count as width; those of a new text do not.
-    behind = tables.length - tables.num_read
+    behind = tables.length - tables.num_computed
     width = shape.width + (behind * (tables.is_new & tables.is_live)).sum(0)
     is_chosen = (top < 0) | ((top < NOTHING) & (known.rows[: len(top)] < width))
     if usage is not None:

@@ -95,7 +95,7 @@ class Tables:
     is_new: Array  # its prompt is not read yet: unread tokens do not count as width
     steps_left: Array  # estimated steps until its next outcome
     length: Array
-    num_read: Array
+    num_computed: Array
     last_position: Array  # last position that is processed
     max_length: Array
     max_depth: Array
@@ -140,7 +140,7 @@ class Tables:
             is_new=xp.flags(s),
             steps_left=xp.integers(s, fill=1),
             length=xp.integers(s),
-            num_read=xp.integers(s),
+            num_computed=xp.integers(s),
             last_position=xp.integers(s),
             max_length=xp.integers(s),
             max_depth=xp.integers(s),

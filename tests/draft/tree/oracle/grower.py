@@ -122,7 +122,7 @@ class Grower:
         self._check_length(session)
         if not self._free_trees:
             raise OutOfTrees
-        session.num_read = self._blocks.allocate(session_id, session.tokens)
+        session.num_computed = self._blocks.allocate(session_id, session.tokens)
         self._trees[session_id] = self._free_trees.pop()
         session.tree_start = self._pool.shape.tree_start(self._trees[session_id])
         self._sessions[session_id] = session
@@ -147,7 +147,7 @@ class Grower:
         move = session.advance(n, tokens, has_room=has_room)
         if move is not None:
             self._move(session_id, move)
-        self._blocks.commit(session_id, session.tokens, session.num_read, session.num_read)
+        self._blocks.commit(session_id, session.tokens, session.num_computed, session.num_computed)
         self._check_length(session)
 
     def step(self) -> tuple[dict[int, TreePart], int]:
@@ -194,13 +194,13 @@ class Grower:
     def _choose_readings(self) -> list[_Reading]:
         budget, chosen = self._limits.prefill_chunk, list[_Reading]()
         # Short ones first: a root that is one token behind does not wait for another's prompt.
-        by_length = sorted(self._unread(), key=lambda item: len(item[1].tokens) - item[1].num_read)
+        by_length = sorted(self._unread(), key=lambda item: len(item[1].tokens) - item[1].num_computed)
         for session_id, session in by_length:
-            tokens = session.tokens[session.num_read : session.num_read + budget]
+            tokens = session.tokens[session.num_computed : session.num_computed + budget]
             if not tokens or not self._cover(session_id, len(session.tokens)):
                 continue
             budget -= len(tokens)
-            reaches_root = session.num_read + len(tokens) == len(session.tokens)
+            reaches_root = session.num_computed + len(tokens) == len(session.tokens)
             chosen.append(_Reading(session_id, tokens, reaches_root))
         return chosen
 
@@ -262,7 +262,7 @@ class Grower:
         """What the text has gained, and a run behind the root, which is no text yet."""
         session = self._sessions[reading.session_id]
         blocks, num_logits = self._blocks.block_table(reading.session_id), int(reading.reaches_root)
-        yield PlainInput(reading.tokens, session.num_read, blocks, num_logits, generated=False)
+        yield PlainInput(reading.tokens, session.num_computed, blocks, num_logits, generated=False)
         if reading.run:
             yield self._tree_row(session, blocks, [], reading.run)
 
@@ -281,9 +281,11 @@ class Grower:
     def _finish_reading(self, readings: Sequence[_Reading]) -> None:
         for reading in readings:
             session = self._sessions[reading.session_id]
-            session.num_read += len(reading.tokens)
+            session.num_computed += len(reading.tokens)
             session.was_read |= reading.reaches_root
-            self._blocks.commit(reading.session_id, session.tokens, session.num_read, session.num_read)
+            self._blocks.commit(
+                reading.session_id, session.tokens, session.num_computed, session.num_computed
+            )
 
     def _places(self, readings: Sequence[_Reading], growings: Sequence[_Growing]) -> list[_Place]:
         """The nodes whose logits were computed, in the order of the rows."""

@@ -47,7 +47,7 @@ class Session:
         """`max_len` and `vocab_size` are what both sides can do: what lies beyond is never guessed."""
         self.seq, self.epoch = opening.seq, opening.epoch
         self.tokens: list[int] = unpack_ints(opening.tokens).tolist()
-        self.num_read = 0
+        self.num_computed = 0
         """Leading tokens whose keys and values are in the blocks."""
         self.was_read = False
         """The whole text once was: what it lacks since is what it has gained."""
@@ -79,7 +79,7 @@ class Session:
 
     @property
     def is_root_read(self) -> bool:
-        return self.num_read == len(self.tokens)
+        return self.num_computed == len(self.tokens)
 
     @property
     def may_grow(self) -> bool:
@@ -223,7 +223,7 @@ class Session:
         path = tree.walk(tokens) if self.is_root_read and has_room else []
         # Of the path only the last node can be ungrown: the others' children are known.
         places = [tree.slots[node] for node in path if tree.slots[node] >= 0]
-        self.num_read += len(places)
+        self.num_computed += len(places)
         self.tokens.extend(tokens)
         if len(path) < len(tokens):
             self._replant()

@@ -92,10 +92,10 @@ class Draft:
 
     def read(self, count: int) -> None:
         session = self.session
-        last = min(len(session.tokens), session.num_read + count)
-        for slot in range(session.num_read, last):
+        last = min(len(session.tokens), session.num_computed + count)
+        for slot in range(session.num_computed, last):
             self.memory[slot] = tuple(session.tokens[: slot + 1])
-        session.num_read = last
+        session.num_computed = last
         if session.is_root_read:
             self.attach(session.tree.root)
 
@@ -137,7 +137,7 @@ class Draft:
     def check(self) -> None:
         session = self.session
         session.check_integrity()
-        for slot in range(session.num_read):
+        for slot in range(session.num_computed):
             assert self.memory[slot] == tuple(session.tokens[: slot + 1]), "the blocks hold another text"
         for node in range(session.tree.size):
             place = session.tree.slots[node]

@@ -230,9 +230,9 @@ def test_children_equal_a_forward_from_scratch_after_any_outcomes(
         session = bench.sessions[session_id]
         if len(session.tokens) > (80 if scattered else 150):
             continue
-        before = session.num_read
+        before = session.num_computed
         bench.outcome(session_id, some_outcome(rng, session))
-        num_moved += session.num_read > before
+        num_moved += session.num_computed > before
     assert bench.num_compared > 150
     assert num_moved > 10, "no outcome took a grown node along"
     tables = [list(bench.blocks.block_table(session_id)) for session_id in bench.sessions]
@@ -283,7 +283,7 @@ def test_a_prompt_is_read_in_chunks(bench: Bench) -> None:
     seen = []
     for _ in range(3):
         frames, num_rows = bench.step()
-        seen.append((session.num_read, num_rows, len(frames)))
+        seen.append((session.num_computed, num_rows, len(frames)))
     assert seen == [(16, 16, 0), (32, 16, 0), (40, 8, 1)]
     assert session.tree.size == 4
 
@@ -327,7 +327,7 @@ def test_a_known_prefix_is_not_read_again(bench: Bench) -> None:
     bench.step()
     bench.step()
     again = bench.open(1, prompt)
-    assert again.num_read == 16
+    assert again.num_computed == 16
     bench.step()
     assert again.is_root_read
     assert again.tree.tokens[1:4] == bench.sessions[0].tree.tokens[1:4]

@@ -19,7 +19,7 @@ def opening(prompt: Sequence[int] = (1, 2, 3, 4, 5), **sampling: object) -> Open
 def opened() -> Session:
     """Five tokens, read; after the root come 10, 11, 12 (nodes 1, 2, 3)."""
     session = Session(opening(), max_len=100)
-    session.num_read = 5
+    session.num_computed = 5
     grow(session, 0, 10)
     return session
 
@@ -37,7 +37,7 @@ def test_the_path_moves_into_the_blocks_and_nothing_else_moves() -> None:
     # Below node 2 (token 11) lie 4, 5 and 6, grown last to first; node 1 is lost.
     assert session.advance(1, [11]) == Move([0], 5)
     session.check_integrity()
-    assert (session.tokens[5:], session.num_read, session.num_grown) == ([11], 6, 3)
+    assert (session.tokens[5:], session.num_computed, session.num_grown) == ([11], 6, 3)
     assert session.tree.tokens[:4] == [11, 20, 21, 22]
     assert session.tree.slots[1:4] == [4, 3, 2]
     grow(session, 1 + session.tree.slots[1:].index(-1), 70)
@@ -50,7 +50,7 @@ def test_a_whole_path_moves_in_the_order_of_the_text() -> None:
     grow(session, 1, 20)
     grow(session, 7, 30)
     assert session.advance(1, [10, 20]) == Move([1, 2], 5)
-    assert (session.num_read, session.is_root_read, session.num_grown) == (7, True, 0)
+    assert (session.num_computed, session.is_root_read, session.num_grown) == (7, True, 0)
 
 
 def test_without_free_blocks_the_text_is_read_again() -> None:
@@ -58,7 +58,7 @@ def test_without_free_blocks_the_text_is_read_again() -> None:
     grow(session, 1, 20)
     assert session.advance(1, [10], has_room=False) is None
     session.check_integrity()
-    assert (session.tokens[5:], session.num_read, session.num_grown, session.tree.size) == ([10], 5, 0, 1)
+    assert (session.tokens[5:], session.num_computed, session.num_grown, session.tree.size) == ([10], 5, 0, 1)
 
 
 def test_a_miss_keeps_the_part_of_the_path_that_was_right() -> None:
@@ -67,14 +67,14 @@ def test_a_miss_keeps_the_part_of_the_path_that_was_right() -> None:
     grow(session, 1, 30)
     assert session.advance(1, [10, 99]) == Move([1], 5)
     session.check_integrity()
-    assert (session.num_read, session.is_root_read, session.tree.size) == (6, False, 1)
+    assert (session.num_computed, session.is_root_read, session.tree.size) == (6, False, 1)
 
 
 def test_an_ungrown_node_becomes_a_root_to_be_read() -> None:
     session = opened()
     assert session.advance(1, [11]) is None
     session.check_integrity()
-    assert (session.num_read, session.is_root_read, session.tree.root_id) == (5, False, 2)
+    assert (session.num_computed, session.is_root_read, session.tree.root_id) == (5, False, 2)
 
 
 def test_an_outcome_teaches_at_every_place_that_had_children() -> None:
@@ -84,7 +84,7 @@ def test_an_outcome_teaches_at_every_place_that_had_children() -> None:
     assert taken == [1, 2]
     assert [each.taken for each in session.observe([99, 20])] == [None]
     assert np.exp(session.observe([10])[0].raws).tolist() == [0.5, 0.25, 0.125]
-    session.num_read -= 1
+    session.num_computed -= 1
     assert session.observe([11]) == []
 
 
@@ -120,7 +120,7 @@ def test_penalties_walk_a_prompt_once_however_many_nodes_grow(monkeypatch: pytes
     unique = Mock(wraps=np.unique)
     monkeypatch.setattr(np, "unique", unique)
     session = Session(opening(prompt=range(3_000), repetition_penalty=1.3), max_len=10_000)
-    session.num_read = 3_000
+    session.num_computed = 3_000
     grow(session, 0, 10)
     for node in range(1, 40):
         edit_logits(torch.zeros(5_000), session.sampling_row(node))
@@ -131,7 +131,7 @@ def test_penalties_walk_a_prompt_once_however_many_nodes_grow(monkeypatch: pytes
 def test_penalties_count_along_the_path_of_a_node() -> None:
     """What a node is penalised for: the prompt, what is decided, and its own ancestors only."""
     session = Session(opening(repetition_penalty=2.0, frequency_penalty=0.5), max_len=100)
-    session.num_read = 5
+    session.num_computed = 5
     grow(session, 0, 10)
     grow(session, 1, 10)  # Node 4 is another 10 behind the first
     grow(session, 2, 20)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from ssd.draft.client.replica import Replica
-from ssd.draft.client.router import Distance
+from ssd.draft.client.router import LookaheadEstimator
 from ssd.draft.protocol.messages import NodesHeads
 from tests.draft.client.test_reconnect import Source
 
@@ -17,17 +17,17 @@ class Clock:
         return self.now
 
 
-def rounds_of(seconds: float, lookahead: int = 8) -> Distance:
+def rounds_of(seconds: float, lookahead: int = 8) -> LookaheadEstimator:
     clock = Clock()
-    distance = Distance(lookahead, clock)
+    estimator = LookaheadEstimator(lookahead, clock)
     for _ in range(20):
         clock.now += seconds
-        distance.note_round()
-    return distance
+        estimator.note_round()
+    return estimator
 
 
 def test_before_anything_was_measured_it_is_the_lookahead() -> None:
-    assert Distance(8, Clock()).lookahead_with(5.0) == 8
+    assert LookaheadEstimator(8, Clock()).lookahead_with(5.0) == 8
 
 
 @pytest.mark.parametrize(
@@ -39,19 +39,19 @@ def test_an_answer_of_more_than_a_round_asks_for_deeper_trees(answer: float, tol
 
 def test_depth_covers_the_rounds_that_end_meanwhile() -> None:
     """A tree of depth 2K + 1 is deep enough for one round behind; each further round takes K + 1 more."""
-    distance = rounds_of(0.020, lookahead=4)
+    estimator = rounds_of(0.020, lookahead=4)
     for num_behind in (1, 2, 3, 4):
-        depth = 2 * distance.lookahead_with(num_behind * 0.020) + 1
+        depth = 2 * estimator.lookahead_with(num_behind * 0.020) + 1
         assert depth >= num_behind * 5 + 4
 
 
 def test_a_pause_is_no_round() -> None:
     clock = Clock()
-    distance = Distance(8, clock)
+    estimator = LookaheadEstimator(8, clock)
     for seconds in (0.02, 0.02, 30.0, 0.02):
         clock.now += seconds
-        distance.note_round()
-    assert distance.lookahead_with(0.0399) == 13
+        estimator.note_round()
+    assert estimator.lookahead_with(0.0399) == 13
 
 
 def heads(seq: int, n: int) -> NodesHeads:
