@@ -1,6 +1,7 @@
 """How many of the blind faults do the tests notice?
 
-    python -m tests.faults.blind_run --record FILE.jsonl [--only WORD] [--vllm PYTHON] [--first TEST… [--only-first]]
+    python -m tests.faults.blind_run --record FILE.jsonl [--only WORD] [--sample N] [--vllm PYTHON]
+        [--first TEST… [--only-first]] [--earlier RECORD]
 
 Each fault meets the tests named after its module, those of its package, and, if it survives, all that .ci/run
 runs, up to the first test that fails; one that fails without the fault too does not count. First all faults meet
@@ -10,6 +11,7 @@ and what stands there is not run again, nor a fault that some suite noticed: it 
 
 import argparse
 import json
+import random
 import re
 import signal
 import subprocess
@@ -85,10 +87,16 @@ class Record:
 
 class BlindRun:
     def __init__(
-        self, workshop: Workshop, record: Record, *, vllm: str | None, first: Sequence[str] = ()
+        self,
+        workshop: Workshop,
+        record: Record,
+        *,
+        vllm: str | None,
+        first: Sequence[str] = (),
+        earlier: Record | None = None,
     ) -> None:
         self._workshop, self._record = workshop, record
-        self._vllm, self._first = vllm, first
+        self._vllm, self._first, self._earlier = vllm, first, earlier
         self._commit = _commit()
 
     def judge(self, fault: BlindFault, suites: Iterable[Suite]) -> Verdict:
@@ -101,18 +109,20 @@ class BlindRun:
                 break
         return verdict
 
-    def first(self, _fault: BlindFault) -> Iterator[Suite]:
+    def first(self, fault: BlindFault) -> Iterator[Suite]:
         for tests in self._first:
             yield Suite(tests, self._vllm)
+        caught = None if self._earlier is None else self._earlier.caught(fault.name)
+        for test in () if caught is None else _tests_of_that_name(caught.failed[0]):
+            yield Suite(test)
 
     def of_package(self, fault: BlindFault) -> Iterator[Suite]:
         yield from self.first(fault)
-        package = Path(fault.path).parts[2]
-        folder = f"tests/{'vllm' if package == 'integrations' else package}"
-        of_module = f"{folder}/test_{Path(fault.path).stem}.py"
-        if (ROOT / of_module).exists():
-            yield Suite(of_module)
-        yield Suite(folder)
+        inner = [each for each in Path(fault.path).parts[:-1] if each not in ("src", "ssd", "integrations")]
+        deepest, package = "/".join(("tests", *inner)), f"tests/{inner[0]}"
+        for tests in dict.fromkeys((f"{deepest}/test_{Path(fault.path).stem}.py", deepest, package)):
+            if (ROOT / tests).exists():
+                yield Suite(tests)
 
     def everything(self, fault: BlindFault) -> Iterator[Suite]:
         yield from self.of_package(fault)
@@ -152,6 +162,14 @@ class BlindRun:
         return found
 
 
+def _tests_of_that_name(test: str) -> Iterator[str]:
+    """The test as it is called now: its file may have another name."""
+    name = test.partition("[")[0].rpartition("::")[2]
+    for file in sorted((ROOT / "tests").rglob("test_*.py")):
+        if f"def {name}(" in file.read_text():
+            yield f"{file.relative_to(ROOT)}::{name}"
+
+
 def _commit() -> str:
     command = ["git", "-C", str(ROOT), "rev-parse", "--short=12", "HEAD"]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
@@ -171,13 +189,21 @@ def main() -> int:
         default=[],
         help="files or tests that each fault meets before those of its module; with --vllm, by that Python",
     )
+    parser.add_argument(
+        "--earlier", type=Path, metavar="RECORD", help="each fault first meets the test that noticed it there"
+    )
     parser.add_argument("--only-first", action="store_true", help="and no others")
+    parser.add_argument("--sample", type=int, metavar="N", help="so many of them, drawn by lot")
     asked = parser.parse_args()
     faults = [each for each in BLIND if asked.only in each.name or asked.only in each.path]
+    if asked.sample is not None:
+        faults = random.Random(asked.sample).sample(faults, min(asked.sample, len(faults)))
     # Ends the tests under way, and takes the copy away.
     signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(128 + signal.SIGTERM))
     with tempfile.TemporaryDirectory(prefix="ssd-faults-") as folder:
-        run = BlindRun(Workshop(Path(folder)), Record(asked.record), vllm=asked.vllm, first=asked.first)
+        earlier = None if asked.earlier is None else Record(asked.earlier)
+        options = {"vllm": asked.vllm, "first": asked.first, "earlier": earlier}
+        run = BlindRun(Workshop(Path(folder)), Record(asked.record), **options)
         survivors = faults
         for suites in [run.first] if asked.only_first else [run.of_package, run.everything]:
             survivors = [fault for fault in survivors if not _told(run.judge(fault, suites(fault)))]
