@@ -48,13 +48,17 @@ def _status(lines: Sequence[Mapping[str, Any]], version: str, folder: Path, colu
     if broken(folder, column.runner):
         return "refused"
     runs = [line for line in lines if _is_of(line, version, column)]
-    return "validated" if runs and all(line["equal"] == line["texts"] for line in runs) else "read"
+    are_equal = bool(runs) and all(line["equal"] == line["texts"] for line in runs)
+    was_drafted = sum(line.get("accepted", 0) for line in runs) > 0
+    # On V2 the tokens are also compared with those of stock vLLM.
+    was_stock = column.runner == "v1" or any(line["case"].startswith("stock") for line in runs)
+    return "validated" if are_equal and was_drafted and was_stock else "read"
 
 
 def _is_of(line: Mapping[str, Any], version: str, column: Column) -> bool:
-    """Whether a line compares texts in float32, with a draft and without, of this version."""
+    """Whether a line compares texts in float32 of this version; not those of vLLM's own speculation."""
     run = line["run"]
-    is_compared = "drafted" in line and run["dtype"] == "float32"
+    is_compared = "equal" in line and run.get("dtype") == "float32" and "own" not in line["case"]
     its_version = str(run.get("vllm", "")).partition("+")[0]
     its_runner, is_async = run.get("runner", "v1"), run.get("asynchronous", False)
     return is_compared and (its_version, its_runner, is_async) == (version, column.runner, column.is_async)

@@ -21,6 +21,7 @@ def config(**changes: Any) -> SimpleNamespace:
         "speculative_config": SPECULATION,
         "use_v2_model_runner": False,
         "parallel_config": SimpleNamespace(**PARALLEL),
+        "model_config": SimpleNamespace(),
     }
     return SimpleNamespace(**{**usual, **changes})
 
@@ -49,6 +50,8 @@ def test_what_fits_gives_the_settings(any_vllm: Path) -> None:
         ({"use_v2_model_runner": True}, "V2 model runner.*ngram_gpu"),
         ({"speculative_config": NGRAM}, "V1 model runner.*custom_class"),
         ({**ON_V2, "watermark_config": object()}, "a watermark: start vLLM without"),
+        ({**ON_V2, "model_config": SimpleNamespace(enable_trace_replay=True)}, "trace replay"),
+        ({**ON_V2, "model_config": SimpleNamespace(logits_processors=["a.B"])}, "of your own"),
         (
             {**ON_V2, "parallel_config": SimpleNamespace(**PARALLEL, enable_batch_sharded_sampling=True)},
             "batch-sharded sampling",

@@ -10,7 +10,21 @@ from tests.vllm import programs
 pytestmark = [pytest.mark.vllm, pytest.mark.models]
 
 
-USUAL = ("--runner", "v2", "--prompts", "2", "--tokens", "12", "--patience", "1", "--temperatures", "0.8")
+CASES = ("--cases", "T=", "grammar", "truncated")
+USUAL = (
+    "--runner",
+    "v2",
+    "--prompts",
+    "2",
+    "--tokens",
+    "12",
+    "--patience",
+    "1",
+    "--temperatures",
+    "0.8",
+    *CASES,
+)
+SEEDED = ["T=0.8 seeded", "grammar", "truncated, penalties, minimum"]
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +39,7 @@ def found(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, d
 
 def test_a_draft_changes_no_token(found: dict[str, dict[str, Any]]) -> None:
     drafted = {name: each for name, each in found.items() if "drafted" in each}
-    assert len(drafted) == 4
+    assert sorted(drafted) == sorted([*SEEDED, "T=0.8 unseeded"])
     for each in drafted.values():
         assert each["equal"] == each["texts"], each
     # Of a single case there may be none where other programs have the cores.
@@ -36,7 +50,7 @@ def test_a_draft_changes_no_token(found: dict[str, dict[str, Any]]) -> None:
 def test_the_tokens_are_those_of_stock_vllm(found: dict[str, dict[str, Any]]) -> None:
     """Seed for seed, with truncation, penalties and a grammar."""
     stock = {name: each for name, each in found.items() if name.startswith("stock vLLM")}
-    assert len(stock) == 3
+    assert sorted(stock) == sorted(f"stock vLLM, {name}" for name in SEEDED)
     for each in stock.values():
         assert each["equal"] == each["texts"], each
 
@@ -49,7 +63,7 @@ def test_asynchronous_scheduling_changes_no_token(
     lines = programs.run(
         "equality", tmp_path / "record", *models, *USUAL, "--asynchronous", timeout=600, is_v2=True
     )
-    assert len(lines) == 3
+    assert [each["case"] for each in lines] == SEEDED
     for each in lines:
         assert each["equal"] == each["texts"], each
         assert each["tokens"] == found[each["case"]]["tokens"]

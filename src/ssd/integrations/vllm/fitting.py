@@ -51,29 +51,32 @@ def checked_settings(vllm_config: Any, folder: Path) -> Settings:
     if parallel.distributed_executor_backend == "external_launcher" and parallel.world_size > 1:
         raise ValueError(
             "the SSD worker does not run under external_launcher: there each rank schedules for itself, and "
-            "only one has a draft; let vLLM start its ranks (mp or ray)"
+            "only one has a draft; let vLLM start its ranks (mp, or ray with its V2 executor)"
         )
     reason = why_unfit(installed_version(), folder, runner)
     if reason:
         raise ValueError(reason)
     if runner == "v2" and (features := _unproved_features(vllm_config)):
         raise ValueError(
-            f"SSD may change vLLM's tokens together with {' and '.join(features)}: start vLLM without it, "
-            "or without SSD"
+            f"SSD was not proved to keep vLLM's tokens with {' and '.join(features)}: start vLLM without "
+            "it, or without SSD"
         )
     return settings
 
 
 def _unproved_features(vllm_config: Any) -> list[str]:
-    """Features of V2 that sample otherwise where tokens are drafted. Not every version has all of them."""
+    """Features of V2 that sample otherwise where tokens are drafted, or start workers anew."""
+    model, parallel = vllm_config.model_config, vllm_config.parallel_config
     found = {
-        "a watermark": getattr(vllm_config, "watermark_config", None),
-        "batch-sharded sampling": getattr(vllm_config.parallel_config, "enable_batch_sharded_sampling", None),
-        "adaptive verification": getattr(
-            vllm_config.speculative_config, "enable_adaptive_verification", None
-        ),
+        "a watermark": (vllm_config, "watermark_config"),
+        "trace replay": (model, "enable_trace_replay"),
+        "logits processors of your own": (model, "logits_processors"),
+        "batch-sharded sampling": (parallel, "enable_batch_sharded_sampling"),
+        "elastic expert parallelism": (parallel, "enable_elastic_ep"),
+        "adaptive verification": (vllm_config.speculative_config, "enable_adaptive_verification"),
     }
-    return [name for name, value in found.items() if value]
+    # Not every version has all of them.
+    return [name for name, (config, field) in found.items() if getattr(config, field, None)]
 
 
 def _fits(speculation: Any, runner: Runner) -> bool:

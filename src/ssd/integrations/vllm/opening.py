@@ -6,7 +6,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ssd.config import MAX_LOOKAHEAD
 from ssd.draft.client.client import DraftClient
 from ssd.draft.client.sources import sources_at
 from ssd.draft.client.speculator import Speculator
@@ -19,6 +18,8 @@ from ssd.integrations.vllm.settings import Settings
 
 logger = logging.getLogger(__name__)
 
+_DEEPEST = 32
+"""Largest lookahead that is asked of a draft."""
 _MOST_PREPARED = 256
 """Most sequences whose mirrors are allocated at the start, 0.1 MB each."""
 
@@ -43,7 +44,7 @@ class Opening:
         if self.is_async:
             # When the device chooses tokens, outcomes of two steps may not have reached the draft: it has to
             # look 3 · lookahead + 2 tokens ahead, and looks 2 · lookahead + 1 ahead by itself.
-            lookahead = min(MAX_LOOKAHEAD, (3 * lookahead + 2) // 2)
+            lookahead = min(_DEEPEST, (3 * lookahead + 2) // 2)
         keys = Keys(Path(settings.draft_keys)) if settings.draft_keys is not None else None
         sources = sources_at(settings.draft, self._hello, timeout=settings.draft_timeout, keys=keys)
         num_sequences = min(self.vllm_config.scheduler_config.max_num_seqs, _MOST_PREPARED)
