@@ -293,7 +293,7 @@ class CoupledVerification(RejectionSampler):  # type: ignore[misc]  # vLLM has n
             draft_sampled,
             expanded_local_pos,
             seq_lens_upper_bound_np,
-            return_logprobs=True,  # Keeps vLLM from a fused sampler that returns no processed logits.
+            return_logprobs=True,  # They may be asked for. Seeds alone keep vLLM from its fused sampler.
         )
         starts, ends = cu_num_logits[:-1].long(), cu_num_logits[1:].long()
         # A row's token is compared with the input of the next row: the token drafted for that position.
