@@ -43,20 +43,18 @@ def walk_trees(
     is_known = (row >= 0) & (behind >= 0) & (behind <= most_behind) & has_sampled
     tree = nodes + row * slots * 4
     places = tl.arange(0, lanes)
-    for step in range(most_behind):
-        is_walking = is_known & (step < behind)
-        token = tl.load(texts + text * text_stride + length + step, mask=is_walking, other=-1)
+    for step in range(tl.where(is_known, behind, 0)):
+        token = tl.load(texts + text * text_stride + length + step, mask=is_known, other=-1)
         own = tree + (node & (slots - 1)) * 4
-        is_node = is_walking & (tl.load(own, mask=is_walking, other=-1) == node)
+        is_node = is_known & (tl.load(own, mask=is_known, other=-1) == node)
         children = tl.load(own + 2, mask=is_node, other=0) + places
         # A node that is missing has no children.
         is_child = places < tl.load(own + 3, mask=is_node, other=0)
         at = tree + (children & (slots - 1)) * 4
         is_there = is_child & (tl.load(at, mask=is_child, other=-1) == children)
         is_token = is_there & (tl.load(at + 1, mask=is_there, other=-1) == token)
-        child = tl.max(tl.where(is_token, children, -1), 0)
-        node = tl.where(is_walking, child, node)
-        is_known = is_known & ((child >= 0) | (step >= behind))
+        node = tl.max(tl.where(is_token, children, -1), 0)
+        is_known = node >= 0
     count = 0
     for step in range(num_steps):
         own = tree + (node & (slots - 1)) * 4
