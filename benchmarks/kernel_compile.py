@@ -7,7 +7,7 @@ import re
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from triton.runtime.jit import JITFunction
 from ssd.draft.tree.arrays import TorchArrays
 from ssd.draft.tree.gpu import STEPS, FusedForest
 from ssd.draft.tree.tables import Shape
+from ssd.integrations.vllm.device_trees import HEADS, empty_nodes, walk_nodes
 from ssd.kernels.attention import PagedAttention, VisibleKeys
 from ssd.kernels.decide import decide_rows
 from ssd.kernels.kv import move_kv, write_kv
@@ -138,6 +139,8 @@ def cases(model: Model, *, few: bool) -> Iterator[tuple[str, Callable[[], object
         yield f"{sequences} × {rows} rows, fixed", lambda: attend(model, rows, sequences, deterministic=True)
     yield "write", lambda: write(model)
     yield "decide", lambda: decide(model)
+    for num_steps in [4] if few else [1, 2, 4, 8]:
+        yield f"walk, {num_steps} tokens", lambda: walk(num_steps)
     if model.drafts:
         yield "move", lambda: move(model)
         yield "children", lambda: children(model)
@@ -181,9 +184,28 @@ def decide(model: Model) -> None:
         decide_rows(logits, draws, given)
 
 
+def walk(num_steps: int) -> None:
+    """Drafted tokens on vLLM's V2 runner; the same for every model."""
+    lengths = torch.zeros(1, dtype=torch.int32)
+    # vLLM 0.31 has int32 here, later ones int64.
+    for request_rows in (lengths, _integers(1)):
+        walk_nodes(
+            empty_nodes(1, lengths.device),
+            torch.zeros(1, HEADS, dtype=torch.int32),
+            request_rows=request_rows,
+            lengths=lengths,
+            texts=torch.zeros(1, _KEYS, dtype=torch.int32),
+            num_sampled=lengths,
+            num_steps=num_steps,
+        )
+
+
 def children(model: Model) -> None:
-    logits, draws, floors = _reals(1, model.vocab_size), _draws(1), torch.zeros(1)
+    """As a draft launches it: each row has the noise of its target, `philox` or `murmur3`."""
+    logits, floors = _reals(1, model.vocab_size), torch.zeros(1)
+    draws = replace(_draws(1), is_murmur=torch.zeros(1, dtype=torch.bool))
     for head_tokens in (None, _integers(model.vocab_size)):
+        children_of(logits, draws, None, 4, head_tokens)
         children_of(logits, draws, floors, 4, head_tokens)
     children_of(logits, draws, None, 8)
 
