@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ssd.draft.protocol.messages import TreePart
+from ssd.draft.protocol.messages import Nodes, TreePart
 from ssd.integrations.vllm.device_trees import DeviceTrees, empty_nodes, walk_nodes
 from tests.draft.client.one_mirror import ROW, OneMirror
 
@@ -38,8 +38,8 @@ class Game:
         self._leaves += ids
         logprobs = [-1.0] * len(ids)
         for mirror in (self.mirror, self.ahead):
-            part = TreePart(ROW, 1, self._number, 0, self._root, 1, ids, above, tokens, logprobs, False)
-            mirror.take(part)
+            text = mirror.epoch, self._number, 0, self._root, mirror.lengths[0]
+            mirror.take(TreePart(ROW, *text, ids, above, tokens, logprobs))
         self._number += 1
 
     def decide(self) -> None:
@@ -59,6 +59,27 @@ class Game:
     def updated(self, seqs: list[int]) -> Tensor:
         return self.trees.upload(self.trees.collect(seqs))
 
+    def reopen(self) -> None:
+        """The request ends, and another one gets its `seq`."""
+        for mirror in (self.mirror, self.ahead):
+            mirror.epoch += 1
+            mirror.table.open(ROW, mirror.epoch, self.length)
+            mirror.lengths = [self.length]
+        self.late.clear()
+        self._root = self._next
+        self._next, self._number, self._leaves = self._next + 1, 0, [self._root]
+
+    def check_copy(self) -> None:
+        """The device has the mirrors' nodes."""
+        table, nodes = self.mirror.table, self.nodes.numpy()
+        ids = table.ids[: len(nodes)]
+        is_node = ids >= 0
+        assert (nodes[:, 0] == ids).all()
+        assert (nodes[is_node, 1] == table.tokens[: len(nodes)][is_node]).all()
+        assert (nodes[is_node, 3] == table.counts[: len(nodes)][is_node]).all()
+        has_children = is_node & (nodes[:, 3] > 0)
+        assert (nodes[has_children, 2] == table.firsts[: len(nodes)][has_children]).all()
+
     def chosen(self) -> tuple[list[int], int]:
         drafts, counts = walk_nodes(
             self.nodes,
@@ -73,20 +94,55 @@ class Game:
 
 
 def test_the_device_chooses_what_the_host_would_choose() -> None:
-    num_known = 0
+    """Outcomes of none, one or two steps are late."""
+    num_known, num_behind = 0, set[int]()
     for seed in range(12):
         game = Game(seed)
-        for _ in range(4):
+        for number in range(5):
             game.grow()
             game.grow()
+            while len(game.late) > (seed + number) % 3:
+                game.arrive()
+            num_behind.add(len(game.late))
             expected = game.ahead.speculation(STEPS)[0]
             tokens, count = game.chosen()
             assert (tokens[:count], count) == (expected, len(expected))
+            game.check_copy()
             num_known += len(expected)
             game.decide()
-            if len(game.late) > 2:
-                game.arrive()
     assert num_known > 20
+    assert num_behind == {0, 1, 2}
+
+
+def test_nodes_that_were_there_before_the_copy_are_copied() -> None:
+    game = Game(3)
+    game.grow()
+    game.trees = DeviceTrees(game.mirror.table, game.nodes)
+    expected = game.ahead.speculation(STEPS)[0]
+    assert expected
+    assert game.chosen() == (expected + [0] * (STEPS - len(expected)), len(expected))
+    game.check_copy()
+
+
+def test_a_root_without_children_is_copied() -> None:
+    game = Game(2)
+    game.mirror.take(TreePart(ROW, 1, 0, 0, 7, 1))
+    assert game.updated([ROW]).tolist() == [[ROW, 7, 1]]
+    game.check_copy()
+
+
+def test_nothing_is_left_of_a_request_whose_seq_another_has() -> None:
+    game = Game(4)
+    game.grow()
+    game.chosen()
+    game.reopen()
+    assert game.chosen() == ([0] * STEPS, 0)
+    game.check_copy()
+    game.grow()
+    expected = game.ahead.speculation(STEPS)[0]
+    assert expected
+    assert game.chosen()[1] == len(expected)
+    game.check_copy()
 
 
 def test_what_no_draft_has_gets_nothing() -> None:
@@ -94,12 +150,25 @@ def test_what_no_draft_has_gets_nothing() -> None:
     game.grow()
     heads = game.updated([-1, ROW, ROW + 1])
     assert heads[:, 0].tolist() == [-1, ROW, -1]
+    game.mirror.table.is_out_of_sync[ROW] = True
+    assert game.updated([ROW])[:, 0].tolist() == [-1]
+    game.mirror.table.is_out_of_sync[ROW] = False
     game.mirror.table.close(ROW)
     assert game.updated([ROW])[:, 0].tolist() == [-1]
+
+
+def test_a_seq_beyond_the_copy_gets_nothing() -> None:
+    game = Game(0)
+    beyond = ROW + 1
+    game.mirror.table.open(beyond, 1, 1)
+    game.mirror.table.take(Nodes.of([TreePart(beyond, 1, 0, 0, 0, 1, [1], [0], [2], [-1.0])]))
+    assert game.mirror.table.path(beyond, 1)[0] == [2]
+    assert game.updated([beyond])[:, 0].tolist() == [-1]
+    game.check_copy()
 
 
 def test_a_step_without_news_writes_nothing() -> None:
     game = Game(1)
     game.grow()
-    game.updated([ROW])
-    assert not len(game.mirror.table.take_changes())
+    assert len(game.trees.collect([ROW]).nodes)
+    assert not len(game.trees.collect([ROW]).nodes)
