@@ -11,6 +11,7 @@ import torch
 
 from ssd.draft.server.kernel_checks import check_steps
 from ssd.kernels.kv import move_kv
+from ssd.kernels.tree_outcomes import fade
 from ssd.runtime.kernel_checks import AttentionCase, CaseSequence, LogitsCase, check_kernels
 from ssd.selftest.kernels import ROUNDS
 from tests.faults.fault import Change
@@ -44,12 +45,20 @@ def _walk() -> None:
     assert scene.walked() == ([path + [0] * (3 - len(path)) for path in paths], [*map(len, paths)])
 
 
+def _fade(wide: int = 1024) -> None:
+    """The scenes of trees never see a cell so often that it is halved."""
+    counts = torch.full((2, 1500), 8.0, dtype=torch.float64)
+    fade[(-(-1500 // wide),)](counts, num_cells=1500, memory=4.0, wide=wide, num_warps=4)
+    assert (counts == 4.0).all()
+
+
 @pytest.fixture(scope="module")
 def log() -> RaceLog:
     with logged_races() as log:
         _models()
         _trees()
         _walk()
+        _fade()
     return log
 
 
@@ -200,6 +209,12 @@ def test_a_race_is_found(mutant: Mutant, tmp_path: Path, monkeypatch: pytest.Mon
     with logged_races() as log:
         mutant.scene()
     assert (mutant.kernel, mutant.what) in {(each.kernel, each.what) for each in log.conflicts}
+
+
+def test_a_lane_that_several_threads_hold_is_no_thread_of_its_own() -> None:
+    with logged_races() as log:
+        _fade(wide=64)
+    assert {(each.kernel, each.what) for each in log.conflicts} == {("fade", _LATE)}
 
 
 def test_moves_that_overlap_are_found() -> None:
