@@ -83,7 +83,7 @@ BLIND = [
     BlindFault(
         "padding counts as drafted",
         "src/ssd/integrations/vllm/sessions.py",
-        "min(step.num_drafted.get(request_id, 0), known.get(request_id, 0))",
+        "min(step.num_drafted.get(request_id, 0), live.num_proposed)",
         "step.num_drafted.get(request_id, 0)",
         "Metrics tell of more drafted tokens than there were, and of no padding.",
     ),

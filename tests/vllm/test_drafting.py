@@ -1,6 +1,7 @@
 """After an error drafting pauses, ever longer, and begins anew; nobody who asked for it sees the error."""
 
 import logging
+import threading
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -123,6 +124,23 @@ def test_sessions_that_cannot_be_opened_are_tried_again() -> None:
     assert round(bench.pause()) == 3, "a second, and two"
     assert bench.said == "proposed"
     assert bench.meter.counts["drafting_errors", ""] == 2
+
+
+@pytest.mark.parametrize("end", [Bench.fail, lambda bench: bench.drafting.close()])
+def test_who_comes_while_sessions_are_closed_does_not_wait(end: Callable[[Bench], None]) -> None:
+    """Closing waits for a thread; the worker's other thread has a step to launch."""
+    others = list[dict[str, float]]()
+
+    class SlowToClose(MadeUp):
+        def close(self) -> None:
+            other = threading.Thread(target=lambda: others.append(bench.drafting.report()))
+            other.start()
+            other.join(10.0)
+            assert others
+
+    bench = Bench(SlowToClose)
+    end(bench)
+    assert others
 
 
 def test_who_detached_it_stays_detached() -> None:

@@ -298,3 +298,54 @@ def test_a_step_that_others_overtook_is_settled_by_its_own_record(speculator: Fa
     assert [each.num_drafted for each in outcomes] == [3]
     assert (num_rows, seconds) == (5, None)
     assert sessions.report()["spec_padding_tokens"] == 1
+
+
+def test_tokens_of_a_step_before_a_preemption_are_not_added_to_the_reopened_request(
+    speculator: FakePolicy,
+) -> None:
+    """The request comes back with the tokens that the scheduler kept: those of the step may be among them."""
+    sessions = sessions_of(speculator, reopens_preempted=True)
+    sessions.begin(scheduled(new("a", [1, 2, 3])))
+    stale = sessions.begin(scheduled(running={"a": 1}))
+    sessions.begin(scheduled(preempted=["a"]))
+    reopened = sessions.begin(scheduled(new("a", [1, 2, 3], prefill_token_ids=[1, 2, 3, 4])))
+    sessions.settle(["a"], [[4]], stale, {})
+    assert speculator.texts == {"a": [1, 2, 3, 4]}
+    sessions.settle(["a"], [[5]], reopened, {})
+    assert speculator.texts == {"a": [1, 2, 3, 4, 5]}
+
+
+def test_tokens_of_a_step_of_closed_sessions_are_not_added_to_new_ones(speculator: FakePolicy) -> None:
+    """Drafting was paused in between, and the request was preempted and opened again."""
+    stale = sessions_of(FakePolicy()).begin(scheduled(new("a", [1, 2])))
+    sessions = sessions_of(speculator)
+    sessions.begin(scheduled(new("a", [1, 2, 3])))
+    sessions.settle(["a"], [[3]], stale, {})
+    assert speculator.texts == {"a": [1, 2, 3]}
+
+
+def test_drafted_tokens_are_counted_by_the_step_that_chose_them(speculator: FakePolicy) -> None:
+    """vLLM keeps a request's drafted tokens over a step that it is not in."""
+    sessions = sessions_of(speculator, reopens_preempted=True)
+    sessions.begin(scheduled(new("a"), new("b")))
+    both = sessions.begin(scheduled(running={"a": 5, "b": 5}, drafted={"a": [-1] * 4, "b": [-1] * 4}))
+    alone = sessions.begin(scheduled(running={"a": 5}, drafted={"a": [-1] * 4}))
+    again = sessions.begin(scheduled(running={"a": 5, "b": 5}, drafted={"a": [-1] * 4, "b": [-1] * 4}))
+    found = list[dict[Hashable, int]]()
+    for step, names, counts in ((both, "ab", {}), (alone, "a", {"a": 3, "b": 2}), (again, "ab", {"a": 1})):
+        sessions.settle(list(names), [[5]] * len(names), step, counts)
+        found.append({each.request_id: each.num_drafted for each in speculator.settled[-1][0]})
+    assert found == [{"a": 0, "b": 0}, {"a": 3}, {"a": 1, "b": 2}]
+
+
+def test_drafted_tokens_of_a_preempted_request_do_not_count_for_the_reopened_one(
+    speculator: FakePolicy,
+) -> None:
+    sessions = sessions_of(speculator, reopens_preempted=True)
+    sessions.begin(scheduled(new("a"), new("b")))
+    step = sessions.begin(scheduled(running={"b": 1}, preempted=["a"]))
+    # One token is left, so vLLM pads it: what it verifies are zeros.
+    reopened = sessions.begin(scheduled(new("a"), running={"b": 1}, drafted={"a": [-1] * 4}))
+    sessions.settle(["b"], [[5]], step, {"a": 3, "b": 0})
+    sessions.settle(["a", "b"], [[5], [5]], reopened, {"a": 3, "b": 0})
+    assert [each.num_drafted for each in speculator.settled[-1][0]] == [0, 0]

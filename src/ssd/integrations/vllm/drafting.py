@@ -2,11 +2,12 @@
 
 Each pause is twice as long as the one before; after a minute without errors the next pause is short again.
 Requests that ran during an error stay without a draft. Knows when to open and close sessions, not what they
-do; needs no vLLM.
+do; needs no vLLM. May be called by several threads: the sessions get one call at a time.
 """
 
 import contextlib
 import logging
+import threading
 import time
 from collections.abc import Callable
 from typing import TypeVar
@@ -36,6 +37,8 @@ class Drafting:
         """None during a pause."""
         self.meter = meter
         self._open_sessions, self._clock = open_sessions, clock
+        self._lock = threading.RLock()
+        """Not held while sessions are closed: that waits for a thread."""
         self._is_attached = True
         self._pause = 0.0
         """Length of the latest pause; 0: there was none."""
@@ -45,32 +48,24 @@ class Drafting:
         """Before a step: open sessions, unless they are open or a pause lasts."""
         if self.sessions is not None or self._clock() < self._resume_at:
             return
-        try:
-            sessions = self._open_sessions()
-        except Exception:
-            self._begin_pause(is_first=not self._pause)
-            return
-        sessions.is_attached = self._is_attached
-        self.sessions, self._opened_at = sessions, self._clock()
-        self.meter.show(drafting_paused=0.0)
-        if self._pause:
-            logger.warning("drafting goes on")
+        with self._lock:
+            self._open()
 
     def do(self, work: Callable[[Sessions], Result]) -> Result | None:
         """Call `work` if sessions are open. An error pauses drafting and does not affect requests."""
-        sessions = self.sessions
-        if sessions is None:
-            return None
-        try:
-            return work(sessions)
-        except Exception:
-            self.sessions = None
-            was_steady = self._clock() - self._opened_at >= _STEADY_SECONDS
-            self._begin_pause(is_first=was_steady or not self._pause)
-            # Otherwise the client would reconnect, and the draft would keep sequences that get no updates.
-            with contextlib.suppress(Exception):
-                sessions.close()
-            return None
+        with self._lock:
+            sessions = self.sessions
+            if sessions is None:
+                return None
+            try:
+                return work(sessions)
+            except Exception:
+                self.sessions = None
+                was_steady = self._clock() - self._opened_at >= _STEADY_SECONDS
+                self._begin_pause(is_first=was_steady or not self._pause)
+        # Otherwise the client would reconnect, and the draft would keep sequences that get no updates.
+        _close(sessions)
+        return None
 
     def attach(self) -> None:
         self._is_attached = True
@@ -86,8 +81,22 @@ class Drafting:
 
     def close(self) -> None:
         """Close the sessions and never open them again."""
-        self.do(lambda sessions: sessions.close())
-        self.sessions, self._resume_at = None, float("inf")
+        with self._lock:
+            sessions, self.sessions, self._resume_at = self.sessions, None, float("inf")
+        if sessions is not None:
+            _close(sessions)
+
+    def _open(self) -> None:
+        try:
+            sessions = self._open_sessions()
+        except Exception:
+            self._begin_pause(is_first=not self._pause)
+            return
+        sessions.is_attached = self._is_attached
+        self.sessions, self._opened_at = sessions, self._clock()
+        self.meter.show(drafting_paused=0.0)
+        if self._pause:
+            logger.warning("drafting goes on")
 
     def _begin_pause(self, *, is_first: bool) -> None:
         """Must be called in an exception handler; logs the exception."""
@@ -96,3 +105,8 @@ class Drafting:
         self.meter.add("drafting_errors")
         self.meter.show(drafting_paused=1.0, draft_up=0.0, spec_sessions=0.0)
         logger.exception("drafting pauses for %.0f s after an error; requests go on without it", self._pause)
+
+
+def _close(sessions: Sessions) -> None:
+    with contextlib.suppress(Exception):
+        sessions.close()

@@ -70,10 +70,7 @@ class V2RunnerPatch:
 
     def prepare_step(self, scheduler_output: Any) -> Any:
         """Returns the scheduler's output to pass to V2, and writes its drafted tokens where V2 reads them."""
-        # vLLM pads new requests with placeholders, and zeroes their rows itself.
-        begun = {new.req_id for new in scheduler_output.scheduled_new_reqs}
-        drafts = scheduler_output.scheduled_spec_decode_tokens
-        self._write_drafts({each: path for each, path in drafts.items() if each not in begun})
+        self._write_drafts(scheduler_output)
         if not self._is_coupled:
             return scheduler_output
         return with_seeds(scheduler_output, self._seed)
@@ -95,11 +92,15 @@ class V2RunnerPatch:
         settle(output, None)
         return output
 
-    def _write_drafts(self, drafts: dict[str, list[int]]) -> None:
+    def _write_drafts(self, scheduler_output: Any) -> None:
         """Writes drafted tokens to V2's request states.
 
         Every rank does this with what the scheduler sent to all, so all ranks verify the same tokens.
         """
+        # vLLM pads new requests with placeholders, and zeroes their rows itself.
+        begun = {new.req_id for new in scheduler_output.scheduled_new_reqs}
+        scheduled = scheduler_output.scheduled_spec_decode_tokens
+        drafts = {each: path for each, path in scheduled.items() if each not in begun}
         if not drafts:
             return
         states = self._runner.req_states
@@ -136,7 +137,7 @@ class AsyncV2RunnerPatch(V2RunnerPatch):
         num_proposed = self._verified.num_proposed
         return SettledOutput(output, lambda decided: settle(decided, num_proposed))
 
-    def _write_drafts(self, drafts: dict[str, list[int]]) -> None:
+    def _write_drafts(self, scheduler_output: Any) -> None:
         """Nothing to write: V2 keeps the tokens that `TreeSpeculator` has returned."""
 
 
@@ -217,9 +218,9 @@ class TreeSpeculator(SilentSpeculator):
         dummy_run: bool = False,
         **__: Any,
     ) -> Tensor:
-        self.proposed = _NO_COUNTS
         if dummy_run:
             return super().propose(input_batch)
+        self.proposed = _NO_COUNTS
         drafts: Tensor | None = self._with_sessions(partial(self._chosen, input_batch, num_sampled))
         if drafts is None:
             # No drafts, but the same kernel: vLLM's warm-up compiles it.

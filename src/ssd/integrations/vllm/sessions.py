@@ -4,6 +4,7 @@ Follows the scheduler's output by request id and passes it to the speculator. Kn
 name and needs no vLLM. May be dropped at any time: it proposes tokens and never decides one.
 """
 
+import itertools
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -23,6 +24,8 @@ _PADDING = 0
 class ScheduledStep:
     """What a step verifies, as the scheduler decided it."""
 
+    number: int
+    """Larger than that of every earlier step."""
     num_drafted: Mapping[str, int]
     """By request: number of drafted tokens, padding included."""
     num_rows: int
@@ -31,7 +34,18 @@ class ScheduledStep:
     started: float
 
 
-_NO_STEP = ScheduledStep({}, 0, is_generating=False, started=0.0)
+_NO_STEP = ScheduledStep(0, {}, 0, is_generating=False, started=0.0)
+_STEP_NUMBERS = itertools.count(1)
+"""For all sessions of a process: a step of sessions that were closed is older than every request of new ones.
+"""
+
+
+@dataclass(slots=True)
+class _OpenRequest:
+    first_step: int
+    """Number of the step that it was opened in. Earlier steps sampled for an earlier session of its id."""
+    num_proposed: int = 0
+    """Number of tokens that were last proposed for it, without padding."""
 
 
 class Sessions:
@@ -60,8 +74,7 @@ class Sessions:
         self._coupled, self._noise, self._padded_to = coupled, noise, padded_to
         self._reopens_preempted = reopens_preempted
         self._clock = clock
-        self._live: dict[str, int] = {}
-        """By open request: number of proposed tokens without padding."""
+        self._live: dict[str, _OpenRequest] = {}
         self._step = _NO_STEP
         """The latest step that began."""
         self._settled: list[str] = []
@@ -72,14 +85,14 @@ class Sessions:
 
     def begin(self, scheduled: Any) -> ScheduledStep:
         """Before a forward: close finished requests, open new ones, note what is verified."""
-        started = self._clock()
+        started, number = self._clock(), next(_STEP_NUMBERS)
         for request_id in scheduled.finished_req_ids:
             self._forget(request_id)
         if self._reopens_preempted:
             for request_id in scheduled.preempted_req_ids or ():
                 self._forget(request_id)
         for new in scheduled.scheduled_new_reqs:
-            self._open(new)
+            self._open(new, number)
         drafted = scheduled.scheduled_spec_decode_tokens
         num_drafted = {request_id: len(tokens) for request_id, tokens in drafted.items()}
         num_rows = scheduled.total_num_scheduled_tokens
@@ -88,7 +101,7 @@ class Sessions:
         is_generating = not scheduled.scheduled_new_reqs and num_rows == num_generated > 0
         ended = self._clock()
         self.meter.add("host_seconds", "begin", ended - started)
-        self._step = ScheduledStep(num_drafted, num_rows, is_generating, ended)
+        self._step = ScheduledStep(number, num_drafted, num_rows, is_generating, ended)
         return self._step
 
     def take_in(self) -> None:
@@ -104,16 +117,17 @@ class Sessions:
     ) -> None:
         """After a verification: send each request's new tokens to the draft, if it has any.
 
-        `step`: the step that sampled them, if others have begun since. `num_proposed`: by request, how many
-        of its drafted tokens were not padding, where the device has chosen them.
+        `step`: the step that sampled them, if others have begun since. `num_proposed`: where the device
+        chooses tokens, how many it chose in the step before, by request.
         """
         started = self._clock()
         step = step or self._step
-        known = self._live if num_proposed is None else num_proposed
+        if num_proposed is not None:
+            self._note_proposed(num_proposed, step)
         outcomes = [
-            Verified(request_id, decided, min(step.num_drafted.get(request_id, 0), known.get(request_id, 0)))
+            Verified(request_id, decided, min(step.num_drafted.get(request_id, 0), live.num_proposed))
             for request_id, decided in zip(request_ids, tokens, strict=True)
-            if decided and request_id in self._live
+            if decided and (live := self._live.get(request_id)) is not None and live.first_step <= step.number
         ]
         # Where the device chooses tokens, steps overlap: the time until here is not that of one step.
         is_timed = step.is_generating and num_proposed is None
@@ -131,7 +145,8 @@ class Sessions:
         if not asked or not self.is_attached:
             return asked, [[] for _ in asked]
         paths = [[int(token) for token in path.tokens] for path in self.speculator.propose(asked)]
-        self._live.update((each, len(path)) for each, path in zip(asked, paths, strict=True))
+        for each, path in zip(asked, paths, strict=True):
+            self._live[each].num_proposed = len(path)
         if self._padded_to and any(paths):
             paths = [path + [_PADDING] * (self._padded_to - len(path)) for path in paths]
         waited = self.speculator.proposed.waited
@@ -165,7 +180,7 @@ class Sessions:
     def close(self) -> None:
         self.speculator.close()
 
-    def _open(self, new: Any) -> None:
+    def _open(self, new: Any, step_number: int) -> None:
         if not self.is_attached:
             return
         if new.req_id in self._live:
@@ -185,26 +200,39 @@ class Sessions:
         except (UnsendableError, OverflowError):  # OverflowError: a token of its prompt that no model has.
             self.meter.add("spec_declined", "parameters")
             return
-        self._live[new.req_id] = 0
+        self._live[new.req_id] = _OpenRequest(step_number)
         self.meter.add("spec_sessions_opened")
+
+    def _note_proposed(self, num_proposed: Mapping[str, int], step: ScheduledStep) -> None:
+        """A request that was not in the step before keeps its number: vLLM keeps its drafted tokens too."""
+        for request_id, count in num_proposed.items():
+            live = self._live.get(request_id)
+            # They were chosen before `step`: if it was opened in `step`, for an earlier session of its id.
+            if live is not None and live.first_step < step.number:
+                live.num_proposed = count
 
     def _forget(self, request_id: str) -> None:
         if self._live.pop(request_id, None) is not None:
             self.speculator.forget(request_id)
 
     def _count(self, outcomes: Sequence[Verified], rounds: Sequence[Round], step: ScheduledStep) -> None:
-        tally: Counter[tuple[str, str]] = Counter()
-        for outcome, how in zip(outcomes, rounds, strict=True):
-            if how.cause == "hit":
-                tally["spec_hits", ""] += 1
-            elif how.cause != "first":
-                tally["spec_misses", how.cause] += 1
-            num_drafted = outcome.num_drafted
-            tally["spec_padding_tokens", ""] += step.num_drafted.get(str(outcome.request_id), 0) - num_drafted
-            tally["spec_decode_num_draft_tokens", how.source] += num_drafted
-            num_accepted = min(len(outcome.tokens) - 1, num_drafted)
-            tally["spec_decode_num_accepted_tokens", how.source] += num_accepted
-        tally["rounds", ""] = len(outcomes)
+        tally: dict[tuple[str, str], int] = {("rounds", ""): len(outcomes)}
+        for cause, count in Counter(how.cause for how in rounds).items():
+            if cause == "hit":
+                tally["spec_hits", ""] = count
+            elif cause != "first":
+                tally["spec_misses", cause] = count
+        num_padding = sum(step.num_drafted.get(str(each.request_id), 0) for each in outcomes)
+        for source in {how.source for how in rounds}:
+            pairs = zip(outcomes, rounds, strict=True)
+            verified = [
+                (len(each.tokens) - 1, each.num_drafted) for each, how in pairs if how.source == source
+            ]
+            num_drafted = sum(drafted for _, drafted in verified)
+            num_padding -= num_drafted
+            tally["spec_decode_num_draft_tokens", source] = num_drafted
+            tally["spec_decode_num_accepted_tokens", source] = sum(map(min, verified))
+        tally["spec_padding_tokens", ""] = num_padding
         # Once a step, not once a request: exported counters take their time.
         for (name, label), amount in tally.items():
             if amount:

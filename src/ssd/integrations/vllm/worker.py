@@ -14,7 +14,6 @@ import ssd.integrations.vllm.present  # noqa: F401  # says how to get vLLM, befo
 
 # isort: on
 import logging
-import threading
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -42,7 +41,6 @@ class SSDWorker(worker_base(current_platform)):  # type: ignore[misc]  # known o
         self._drafting: Drafting | None = None
         """None if this rank or this vLLM does not draft."""
         self._step: ScheduledStep | None = None
-        self._lock = threading.RLock()
         super().__init__(vllm_config, *args, **kwargs)
         if self.rank == 0 and (warning := why_untested(installed_version())):
             logger.warning(warning)
@@ -68,8 +66,7 @@ class SSDWorker(worker_base(current_platform)):  # type: ignore[misc]  # known o
     def execute_model(self, scheduler_output: Any) -> Any:
         self._rows.follow(scheduler_output)
         if self._drafting is not None:
-            with self._lock:
-                self._drafting.resume()
+            self._drafting.resume()
         self._step = self._draft(lambda sessions: sessions.begin(scheduler_output))
         output = super().execute_model(self._patch.prepare_step(scheduler_output))
         # The GPU is computing now.
@@ -91,25 +88,21 @@ class SSDWorker(worker_base(current_platform)):  # type: ignore[misc]  # known o
 
     def shutdown(self) -> None:
         if self._drafting is not None:
-            with self._lock:
-                self._drafting.close()
+            self._drafting.close()
         super().shutdown()
 
     def ssd_report(self) -> dict[str, float] | None:
         """Counts since the start, from the rank that has them; by `collective_rpc`."""
-        with self._lock:
-            return None if self._drafting is None else self._drafting.report()
+        return None if self._drafting is None else self._drafting.report()
 
     def ssd_attach(self) -> None:
         if self._drafting is not None:
-            with self._lock:
-                self._drafting.attach()
+            self._drafting.attach()
 
     def ssd_detach(self) -> None:
         """Requests run without the draft until it is attached again."""
         if self._drafting is not None:
-            with self._lock:
-                self._drafting.detach()
+            self._drafting.detach()
 
     def _runner_patch(self) -> Any:
         if self.vllm_config.use_v2_model_runner:
@@ -152,13 +145,10 @@ class SSDWorker(worker_base(current_platform)):  # type: ignore[misc]  # known o
             counts = None if num_proposed is None else num_proposed()
             sessions.settle(output.req_ids, output.sampled_token_ids, step, counts)
 
-        # Stages of a pipeline other than the last have no tokens.
-        if getattr(output, "req_ids", None):
+        # Stages of a pipeline other than the last have no tokens. Without a step drafting was paused when it
+        # began: its requests have no session, or one that was opened later.
+        if step is not None and getattr(output, "req_ids", None):
             self._draft(settle)
 
     def _draft(self, work: Callable[[Sessions], Result]) -> Result | None:
-        if self._drafting is None:
-            return None
-        # Under asynchronous scheduling another thread settles.
-        with self._lock:
-            return self._drafting.do(work)
+        return None if self._drafting is None else self._drafting.do(work)
