@@ -233,3 +233,50 @@ def test_a_node_that_was_written_over_ends_the_path(monkeypatch: pytest.MonkeyPa
     assert mirror.speculation(5)[0] == [11, 12]
     mirror.take(nodes(1, 0, 0, (1000, 1010, [7])))  # 1010 lies where 2 lay.
     assert checked(mirror).speculation(5)[0] == [11]
+
+
+def whole_tree(mirrors: Mirrors, seq: int, first: int, rng: np.random.Generator) -> TreePart:
+    """Three children of a new root, and two below each of the first two."""
+    parents = [first, first, first, first + 1, first + 1, first + 2, first + 2]
+    tokens = [*rng.permutation(4)[:3], *rng.permutation(4)[:2], *rng.permutation(4)[:2]]
+    return TreePart(
+        seq,
+        1,
+        int(mirrors.num_frames[seq]),
+        int(mirrors.n[seq]),
+        first,
+        int(mirrors.length[seq]),
+        [*range(first + 1, first + 8)],
+        parents,
+        [int(token) for token in tokens],
+        [-1.0] * 7,
+        True,
+    )
+
+
+def test_many_sequences_at_once_are_moved_as_one_by_one() -> None:
+    """Arrays move many, a loop moves few: the same roots, texts and knowledge."""
+    rng, seqs = np.random.default_rng(5), list(range(40))
+    together, one_by_one = Mirrors(), Mirrors()
+    for seq in seqs:
+        together.open(seq, 1, 1)
+        one_by_one.open(seq, 1, 1)
+    seen = set[Knowledge]()
+    for number in range(30):
+        parts = [whole_tree(together, seq, 1000 * number, rng) for seq in seqs if rng.random() < 0.8]
+        # Frames come before the outcome that follows them, or after it.
+        is_early = rng.random() < 0.5
+        for is_due in (True, False):
+            if is_due == is_early and len(parts) >= mirrors_module._MANY:
+                together.take(Nodes.of(parts))
+                for part in parts:
+                    one_by_one.take(Nodes.of([part]))
+            if is_due:
+                texts = [rng.integers(0, 4, int(rng.integers(1, 4))).tolist() for _ in seqs]
+                found = together.advance(seqs, texts)
+                pairs = zip(seqs, texts, strict=True)
+                assert found == [one_by_one.advance([seq], [text])[0] for seq, text in pairs]
+                seen.update(found)
+        for name in ("root", "root_length", "length", "length_before", "n", "recent"):
+            assert (getattr(together, name) == getattr(one_by_one, name)).all(), name
+    assert seen >= {Knowledge.HIT, Knowledge.LATE, Knowledge.UNKNOWN}

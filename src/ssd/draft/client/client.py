@@ -152,6 +152,7 @@ class DraftClient:
         found = [Knowledge.UNHEARD] * len(outcomes)
         with self.pool.lock:
             told = list[tuple[int, ClientSession, Sequence[int]]]()
+            are_known = self._all_know(tokens for _, tokens in outcomes)
             for place, (request_id, tokens) in enumerate(outcomes):
                 session = self._sessions.get(request_id)
                 if session is None:
@@ -165,7 +166,7 @@ class DraftClient:
                     self._router.open(session)
                 elif not new:
                     found[place] = self._mirrors.knowledge(session.seq) if session.is_open else found[place]
-                elif session.is_open and self._may_send(session, new):
+                elif session.is_open and (are_known or self._may_send(session, new)):
                     told.append((place, session, new))
             if told:
                 self._router.lookahead_estimator.note_round()
@@ -214,7 +215,7 @@ class DraftClient:
     def seqs(self, request_ids: Sequence[Hashable]) -> list[int]:
         """The `seq` of each sequence; -1 if no draft has it. Requires the pool's lock."""
         asked = map(self._sessions.get, request_ids)
-        return [each.seq if each is not None and each.is_open else -1 for each in asked]
+        return [each.seq if each is not None and each.replica is not None else -1 for each in asked]
 
     def wait(self, request_ids: Sequence[Hashable], timeout: float) -> None:
         """Waits until a path is known for one of the sequences, at most `timeout` seconds."""
@@ -282,6 +283,12 @@ class DraftClient:
             session.asked_at = n
             self.stats.num_resyncs += 1
             session.replica.post(Resync(seq, int(self._mirrors.epoch[seq])))
+
+    def _all_know(self, texts: Iterable[Sequence[int]]) -> bool:
+        """Whether every draft knows all these tokens. Far faster than asking for each session."""
+        tokens = [*chain.from_iterable(texts)]
+        fewest = min((each.vocab_size for each in self.pool.replicas), default=0)
+        return bool(tokens) and largest(tokens) < fewest
 
     def _may_send(self, session: ClientSession, tokens: Sequence[int]) -> bool:
         """Whether its draft knows all the tokens. If not, the session is opened with another draft."""

@@ -13,8 +13,9 @@ and their count. A frame is taken in for all its sequences at once.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from enum import Enum
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +39,8 @@ SLOTS = 4096
 _RECENT = 1024
 """Tokens at the end of a text that a late frame may still have to follow."""
 _EMPTY = -2
+_MANY = 16
+"""From this number of sequences on, arrays are faster than a loop over them. Both do the same."""
 
 Bools = NDArray[np.bool_]
 Distribution = tuple[Ints, Floats]
@@ -156,10 +159,15 @@ class Mirrors:
             if each.seq in seqs:
                 q = unpack_ints(each.tokens), unpack_floats(each.weights)
                 self._keep_drawn(each.seq, each.parent, q)
-        self._follow(seqs.tolist())
+        if len(seqs) >= _MANY:
+            self._follow_many(seqs)
+        else:
+            self._follow(seqs.tolist())
 
     def advance(self, seqs: Sequence[int], texts: Sequence[Sequence[int]]) -> list[Knowledge]:
-        """Moves the roots along the new tokens of their texts."""
+        """Moves the roots along the new tokens of their texts. No sequence may be named twice."""
+        if len(seqs) >= _MANY:
+            return self._advance_many(np.array(seqs), texts)
         view = self._view
         for seq, tokens in zip(seqs, texts, strict=True):
             start = view.length[seq]
@@ -375,7 +383,7 @@ class Mirrors:
         last = ids[part.firsts[some] + heads.num_nodes[some] - 1]
         self.largest[heads.seq[some]] = np.maximum(self.largest[heads.seq[some]], last)
 
-    def _follow(self, seqs: Iterable[int]) -> None:
+    def _follow(self, seqs: Sequence[int]) -> None:
         """Moves roots along their texts, as far as these are known."""
         view = self._view
         for seq in seqs:
@@ -388,6 +396,51 @@ class Mirrors:
                     break
                 node, at = child, at + 1
             view.root[seq], view.root_length[seq] = node, at
+
+    def _advance_many(self, seqs: Longs, texts: Sequence[Sequence[int]]) -> list[Knowledge]:
+        starts, counts = self.length[seqs], np.array([len(tokens) for tokens in texts])
+        owners = np.repeat(np.arange(len(seqs)), counts)
+        ahead = np.arange(len(owners)) - np.repeat(counts.cumsum() - counts, counts)
+        tokens = np.fromiter(chain.from_iterable(texts), np.int32, len(owners))
+        self.recent[seqs[owners] * _RECENT + (starts[owners] + ahead) % _RECENT] = tokens
+        self.length_before[seqs], self.length[seqs] = starts, starts + counts
+        self.n[seqs] += 1
+        self._follow_many(seqs)
+        return self._knowledge_many(seqs)
+
+    def _follow_many(self, seqs: Longs) -> None:
+        behind = self.length[seqs] - self.root_length[seqs]
+        seqs = seqs[(behind > 0) & (behind <= _RECENT)]
+        while len(seqs):
+            tokens = self.recent[seqs * _RECENT + self.root_length[seqs] % _RECENT]
+            children = self._child_many(seqs, self.root[seqs], tokens)
+            is_known = children >= 0
+            seqs = seqs[is_known]
+            self.root[seqs] = children[is_known]
+            self.root_length[seqs] += 1
+            seqs = seqs[self.root_length[seqs] < self.length[seqs]]
+
+    def _child_many(self, seqs: Longs, nodes: Longs, tokens: Ints) -> Longs:
+        """Of each node the child that is this token; -1: there is none."""
+        starts, counts = seqs * SLOTS, self._num_children(seqs, nodes)
+        # More siblings than places write over each other. One column at least: argmax needs it.
+        order = np.arange(max(1, min(int(counts.max()), SLOTS)))
+        children = self.firsts[starts + (nodes & (SLOTS - 1))][:, None] + order
+        at = starts[:, None] + (children & (SLOTS - 1))
+        is_child = (order < counts[:, None]) & (self.ids[at] == children)
+        is_child &= self.tokens[at] == tokens[:, None]
+        rows, found = np.arange(len(seqs)), is_child.argmax(axis=1)
+        chosen: Longs = np.where(is_child[rows, found], children[rows, found], -1)
+        return chosen
+
+    def _knowledge_many(self, seqs: Longs) -> list[Knowledge]:
+        unheard, unknown, late, hit = range(len(_BY_CODE))
+        at = self.root_length[seqs]
+        codes = np.where(at == self.length[seqs], hit, unknown)
+        has_children = self._num_children(seqs, self.root[seqs]) > 0
+        codes[~has_children | (at < self.length_before[seqs])] = late
+        codes[self.is_out_of_sync[seqs] | ~self.was_heard[seqs]] = unheard
+        return [_BY_CODE[code] for code in codes.tolist()]
 
     def _keep_drawn(self, seq: int, parent: int, distribution: Distribution) -> None:
         drawn = self._drawn.setdefault(seq, {})

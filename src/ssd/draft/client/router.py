@@ -78,6 +78,9 @@ class ClientSession:
 
         None: other tokens were sent as forced ones, so the session must be opened again.
         """
+        if not self.forced:
+            self.tokens.extend(tokens)
+            return tokens
         count = min(len(self.forced), len(tokens))
         if self.forced[:count] == tuple(tokens[:count]):
             self.forced, new = self.forced[count:], tokens[count:]

@@ -56,18 +56,25 @@ class DeviceTrees:
     def upload(self, changes: Changes) -> Tensor:
         """Writes the changed nodes; returns where the trees begin [B, HEADS], on the device."""
         size, device = changes.heads.size, self._nodes.device
-        packed = torch.from_numpy(np.concatenate((changes.heads.ravel(), changes.nodes.ravel())))
-        if device.type != "cpu":
-            packed = packed.pin_memory().to(device, non_blocking=True)
-        written = packed[size:].view(-1, _CHANGE)
-        self._nodes[written[:, 0].long()] = written[:, 1:]
+        # Pinned memory is not allocated here in each step: torch keeps it, and gives it out again once the
+        # upload from it has ended.
+        is_pinned = device.type != "cpu" and torch.accelerator.is_available()
+        staged = torch.empty(size + changes.nodes.size, dtype=torch.int32, pin_memory=is_pinned)
+        np.concatenate((changes.heads.ravel(), changes.nodes.ravel()), out=staged.numpy())
+        packed = staged.to(device, non_blocking=True)
+        if changes.nodes.size:
+            written = packed[size:].view(-1, _CHANGE)
+            self._nodes[written[:, 0].long()] = written[:, 1:]
         return packed[:size].view(-1, HEADS)
 
     def _changed_nodes(self) -> Ints:
         mirrors, places = self._mirrors, self._mirrors.take_changes()
         places = places[places < self._num_sequences * SLOTS]
-        columns = (each[places] for each in (mirrors.ids, mirrors.tokens, mirrors.firsts, mirrors.counts))
-        return np.stack((places, *columns), axis=1).astype(np.int32)
+        changed = np.empty((len(places), _CHANGE), np.int32)
+        changed[:, 0] = places
+        changed[:, 1], changed[:, 2] = mirrors.ids[places], mirrors.tokens[places]
+        changed[:, 3], changed[:, 4] = mirrors.firsts[places], mirrors.counts[places]
+        return changed
 
     def _heads(self, seqs: Sequence[int]) -> Ints:
         mirrors, asked = self._mirrors, np.asarray(seqs, np.int64)
