@@ -254,8 +254,9 @@ def whole_tree(mirrors: Mirrors, seq: int, first: int, rng: np.random.Generator)
     )
 
 
-def test_many_sequences_at_once_are_moved_as_one_by_one() -> None:
+def test_many_sequences_at_once_are_moved_as_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Arrays move many, a loop moves few: the same roots, texts and knowledge."""
+    monkeypatch.setattr(mirrors_module, "_MANY", 16)
     rng, seqs = np.random.default_rng(5), list(range(40))
     together, one_by_one = Mirrors(), Mirrors()
     for seq in seqs:

@@ -39,7 +39,7 @@ SLOTS = 4096
 _RECENT = 1024
 """Tokens at the end of a text that a late frame may still have to follow."""
 _EMPTY = -2
-_MANY = 16
+_MANY = 128
 """From this number of sequences on, arrays are faster than a loop over them. Both do the same."""
 
 Bools = NDArray[np.bool_]
