@@ -190,8 +190,8 @@ FAULTS = [
     Fault(
         "proposals from before a pause are counted again",
         _RUNNER,
-        "        self.proposed = _NO_COUNTS\n        if dummy_run:",
-        "        if dummy_run:",
+        "        self.proposed = _NO_COUNTS\n        drafts: Tensor",
+        "        drafts: Tensor",
         _PAUSED,
     ),
     Fault(
