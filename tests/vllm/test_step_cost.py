@@ -116,9 +116,10 @@ def test_a_verification_waits_for_nothing() -> None:
         )
         verification = CoupledVerification.like(stock)
         device.forget()
-        nothing: list[Any] = [None] * 5
+        # What only vLLM's own sampler reads.
+        unread: Any = None
         _, sampled, num_sampled = verification._verify(
-            tokens, None, drafted, tokens, starts, *nothing, verify_draft_sampled=drafted
+            tokens, None, drafted, tokens, starts, unread, unread, unread, unread, unread, drafted
         )
     assert not [*device.uploads, *device.downloads, *device.waits]
     assert sampled.shape == (BATCH, LOOKAHEAD + 1)
