@@ -42,8 +42,12 @@ def scheduled(
     running: Mapping[str, int] | None = None,
     drafted: Mapping[str, Sequence[int]] | None = None,
     preempted: Sequence[str] = (),
+    most_drafted: int = 8,
 ) -> SimpleNamespace:
-    """`running`: how many query rows each live request has; new ones have their prompt's."""
+    """`running`: how many query rows each live request has; new ones have their prompt's.
+
+    `most_drafted`: the number of tokens that vLLM lets be drafted for the next step.
+    """
     counts = {**{each.req_id: len(each.prompt_token_ids or ()) for each in begun}, **(running or {})}
     return SimpleNamespace(
         scheduled_new_reqs=list(begun),
@@ -51,5 +55,6 @@ def scheduled(
         preempted_req_ids=set(preempted),
         num_scheduled_tokens=counts,
         total_num_scheduled_tokens=sum(counts.values()),
+        num_spec_tokens_to_schedule=most_drafted,
         scheduled_spec_decode_tokens={key: list(tokens) for key, tokens in (drafted or {}).items()},
     )

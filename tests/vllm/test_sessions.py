@@ -198,6 +198,16 @@ def test_padding_makes_proposals_equally_long_and_is_counted_apart(speculator: F
     assert report["spec_decode_num_accepted_tokens.draft"] == 2
 
 
+def test_no_more_is_proposed_than_the_scheduler_asked_for(speculator: FakePolicy) -> None:
+    """By batch size, if vLLM is told so."""
+    sessions = sessions_of(speculator, padded_to=4)
+    speculator.paths = {"a": [7, 8, 9]}
+    for most, proposed in ((2, [7, 8]), (0, []), (8, [7, 8, 9, 0])):
+        sessions.begin(scheduled(new("a"), most_drafted=most))
+        sessions.settle(["a"], [[4]])
+        assert sessions.propose() == (["a"], [proposed])
+
+
 def test_what_the_scheduler_cut_was_not_verified(speculator: FakePolicy) -> None:
     """A grammar may forbid drafted tokens, and a preempted request loses its own."""
     sessions = sessions_of(speculator)

@@ -118,11 +118,12 @@ class AsyncV2RunnerPatch(V2RunnerPatch):
     def __init__(self, runner: Any, rows: BatchRows, settings: Settings, with_sessions: WithSessions) -> None:
         """`with_sessions(work)` returns `work(sessions)`; None if no sessions are open or `work` fails."""
         super().__init__(runner, rows, settings)
-        self._with_sessions = with_sessions
+        self._with_sessions, self._has_draft = with_sessions, settings.draft is not None
         self._verified = _NO_COUNTS
 
     def device_ready(self) -> None:
-        if self._runner.speculator is not None:  # Only the last stage of a pipeline has one.
+        super().device_ready()
+        if self._runner.speculator is not None and self._has_draft:
             self._runner.speculator = TreeSpeculator(self._runner, self._with_sessions)
 
     def prepare_step(self, scheduler_output: Any) -> Any:

@@ -29,12 +29,14 @@ class ScheduledStep:
     num_drafted: Mapping[str, int]
     """By request: number of drafted tokens, padding included."""
     num_rows: int
+    most_proposed: int
+    """How many tokens vLLM lets be drafted for each request of the next step."""
     is_generating: bool
     """Whether all rows generate: no prompt is computed, and no text again after a preemption."""
     started: float
 
 
-_NO_STEP = ScheduledStep(0, {}, 0, is_generating=False, started=0.0)
+_NO_STEP = ScheduledStep(0, {}, 0, 0, is_generating=False, started=0.0)
 _STEP_NUMBERS = itertools.count(1)
 """For all sessions of a process: a step of sessions that were closed is older than every request of new ones.
 """
@@ -101,7 +103,8 @@ class Sessions:
         is_generating = not scheduled.scheduled_new_reqs and num_rows == num_generated > 0
         ended = self._clock()
         self.meter.add("host_seconds", "begin", ended - started)
-        self._step = ScheduledStep(number, num_drafted, num_rows, is_generating, ended)
+        most_proposed = scheduled.num_spec_tokens_to_schedule
+        self._step = ScheduledStep(number, num_drafted, num_rows, most_proposed, is_generating, ended)
         return self._step
 
     def take_in(self) -> None:
@@ -144,11 +147,12 @@ class Sessions:
         asked, self._settled = [each for each in self._settled if each in self._live], []
         if not asked or not self.is_attached:
             return asked, [[] for _ in asked]
-        paths = [[int(token) for token in path.tokens] for path in self.speculator.propose(asked)]
+        most = self._step.most_proposed
+        paths = [[int(token) for token in path.tokens[:most]] for path in self.speculator.propose(asked)]
         for each, path in zip(asked, paths, strict=True):
             self._live[each].num_proposed = len(path)
         if self._padded_to and any(paths):
-            paths = [path + [_PADDING] * (self._padded_to - len(path)) for path in paths]
+            paths = [path + [_PADDING] * (min(self._padded_to, most) - len(path)) for path in paths]
         waited = self.speculator.proposed.waited
         self.meter.add("wait_seconds", amount=waited)
         self.meter.add("host_seconds", "propose", self._clock() - started - waited)

@@ -67,6 +67,7 @@ v1/core/sched/output.py
     SchedulerOutput.num_scheduled_tokens
     SchedulerOutput.total_num_scheduled_tokens
     SchedulerOutput.finished_req_ids
+    SchedulerOutput.num_spec_tokens_to_schedule
     NewRequestData.req_id
     NewRequestData.prompt_token_ids
     NewRequestData.mm_features

@@ -76,6 +76,8 @@ class SSDWorker(worker_base(current_platform)):  # type: ignore[misc]  # known o
     def sample_tokens(self, grammar_output: Any) -> Any:
         step = self._step
         output = super().sample_tokens(grammar_output)
+        if self._drafting is None:
+            return output
         return self._patch.finish_step(output, partial(self._settle, step))
 
     def take_draft_token_ids(self) -> DraftTokenIds | None:
