@@ -90,7 +90,7 @@ class World:
             speculator="stock",
         )
         self.sessions = sessions
-        settings = Settings(coupled=False)
+        settings = Settings(draft="ipc:///draft", coupled=False)
         self.patch = runner_v2.AsyncV2RunnerPatch(
             self.runner, BatchRows("salt"), settings, self._with_sessions
         )

@@ -69,7 +69,7 @@ class Worker(SSDWorker, Forward):
 
     def __init__(self, target: "StandInTarget", sessions: Sessions) -> None:
         self.target = target
-        self._settings, self._rows, self._step = Settings(), BatchRows("salt"), None
+        self._settings, self._rows, self._step = Settings(draft="ipc:///draft"), BatchRows("salt"), None
         self._drafting = Drafting(lambda: sessions, sessions.meter)
         arguments = (target.runner, self._rows, self._settings)
         self._patch = (
