@@ -4,9 +4,8 @@
 
 Our worker, sessions, client and sockets are real, and so is the draft service in its own process. A rule
 stands for both models (sleeping.py), and vLLM's scheduler, forward and output are stand-ins
-(tests/vllm/v2_step.py). A
-forward of the target takes 30 ms, one of the draft 3 ms. Asynchronous: two steps are under way, and a thread
-reads their outputs. p50 / p90 of a step in ms:
+(tests/vllm/v2_step.py). A forward of the target takes 30 ms, one of the draft 3 ms. Asynchronous: two steps
+are under way, and a thread reads their outputs. p50 / p90 of a step in ms:
 
     begin     execute_model: requests that begin and end
     propose   asynchronous: changed nodes are collected and uploaded, the kernel is launched
