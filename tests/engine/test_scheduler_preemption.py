@@ -52,14 +52,6 @@ def test_recomputation_never_mixes_prompt_and_generated_tokens() -> None:
     assert young.generated == [NEW] * 9
 
 
-def test_drafts_may_ride_behind_recomputed_tokens() -> None:
-    scheduler, old, young, _ = pressed()
-    scheduler.finish(old)
-    step(scheduler)
-    young.drafted = (7, 8)
-    assert shape(step(scheduler)) == [(6, 7, 2, True, True)]
-
-
 def test_readmission_uses_the_prefix_cache() -> None:
     scheduler, old, young, _ = pressed(caching=True)
     scheduler.finish(old)

@@ -103,12 +103,13 @@ class Scheduler:
         spare = self.limits.max_num_batched_tokens - len(decoding)
         # Drafts leave prompts half of the budget: a new user does not wait for drafted tokens.
         draft_budget = spare // 2 if filling or (may_admit and self._waiting) else spare
-        rows = []
+        rows, num_drafts = [], dict[int, int]()
         for sequence in decoding:
-            row = self._take_row(sequence, 1 + draft_budget)
-            rows.append(row)
-            draft_budget -= row.num_drafted
-            spare -= row.num_drafted
+            rows.append(self._take_row(sequence, 1))
+            count = min(len(sequence.drafted), draft_budget)
+            num_drafts[sequence.seq_id] = count
+            draft_budget -= count
+            spare -= count
         prompt_budget = spare if prompt_budget is None else min(spare, prompt_budget)
         may_run_alone = not (rows and self._decoding_stood_aside)
         batch = RowsToBe(rows, prompt_budget, prompt_budget, may_run_alone)
@@ -116,7 +117,8 @@ class Scheduler:
         if all(self._fill(sequence, batch) for sequence in filling) and may_admit:
             self._admit(batch)
         self._use_up(batch, num_decoding=len(decoding))
-        return Schedule(tuple(self._cover_drafts(row) for row in batch.rows), tuple(preempted))
+        drafted = (self._with_drafts(row, num_drafts.get(row.sequence.seq_id, 0)) for row in batch.rows)
+        return Schedule(tuple(drafted), tuple(preempted))
 
     def commit(self, row: ScheduledRow, new_tokens: Tokens[int]) -> None:
         """Take in a row's outcome: accepted drafts and the target's own token; none if it does not sample.
@@ -203,27 +205,26 @@ class Scheduler:
         return sequence
 
     def _take_row(self, sequence: Sequence, budget: int) -> ScheduledRow:
-        """A row of the next known tokens, prompt or generated, then of drafted ones, still without blocks."""
+        """A row of the next known tokens, prompt or generated."""
         start, num_prompt, num_tokens = sequence.num_computed, sequence.num_prompt, len(sequence.tokens)
         generated = start >= num_prompt
         stop = min(num_tokens if generated else num_prompt, start + budget)
-        samples = stop == num_tokens
         tokens = tuple(sequence.tokens[start:stop])
-        row = ScheduledRow(sequence, start, tokens, stop - start, samples, generated)
-        if not (samples and generated and sequence.drafted):
-            return row
-        num_useful = sequence.num_remaining(self.limits.max_model_len) - 1  # the target adds the last token
-        most = budget - len(tokens)
-        return row.with_drafts(*cut(sequence.drafted, sequence.parents, count=most, depth=num_useful))
+        return ScheduledRow(sequence, start, tokens, stop - start, stop == num_tokens, generated)
 
-    def _cover_drafts(self, row: ScheduledRow) -> ScheduledRow:
-        """Allocate blocks for the drafted tokens of a row, and drop those for which none is left."""
-        seq_id, num_known = row.sequence.seq_id, row.start + row.num_known
-        if num_known + row.depth <= self._blocks.num_covered(seq_id):
+    def _with_drafts(self, row: ScheduledRow, count: int) -> ScheduledRow:
+        """The row with at most `count` drafted tokens, as deep as the text's length and free blocks allow."""
+        if count < 1:
             return row
-        depth = min(self._blocks.max_coverable(seq_id) - num_known, row.depth)
-        self._blocks.grow(seq_id, num_known + depth)
-        return row.with_drafts(*cut(row.drafted, row.parents, count=row.num_drafted, depth=depth))
+        sequence, num_known = row.sequence, row.start + row.num_known
+        num_covered = self._blocks.num_covered(sequence.seq_id)
+        depth = sequence.num_remaining(self.limits.max_model_len) - 1  # the target adds the last token
+        if num_known + depth > num_covered:
+            depth = min(depth, self._blocks.max_coverable(sequence.seq_id) - num_known)
+        row = row.with_drafts(*cut(sequence.drafted, sequence.parents, count=count, depth=depth))
+        if num_known + row.depth > num_covered:
+            self._blocks.grow(sequence.seq_id, num_known + row.depth)
+        return row
 
     def _fill(self, sequence: Sequence, batch: RowsToBe) -> bool:
         """Add the next chunk of a sequence that is not decoding yet. False: the step is full."""
