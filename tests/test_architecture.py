@@ -19,7 +19,7 @@ BENCHMARKS = ROOT.parents[1] / "benchmarks"
 
 # Each package may import those of the layers before its own, and itself.
 LAYERS = (
-    {"config", "errors", "moving_average", "version"},
+    {"config", "errors", "moving_average", "ngram", "version"},
     {"processes", "sampling", "kvcache"},
     {"kernels"},
     {"attention"},
@@ -56,10 +56,9 @@ VLLM = tuple(f"ssd.integrations.vllm.{name}" for name in ("present", "runner_v2"
 
 DRAFT = {
     "protocol": {"protocol"},
-    "client": {"protocol", "client", "ngram"},
+    "client": {"protocol", "client"},
     "tree": {"protocol", "tree"},
-    "server": {"protocol", "tree", "server", "ngram"},
-    "ngram": set[str](),
+    "server": {"protocol", "tree", "server"},
     "__init__": set[str](),
 }
 """What each part of draft/ may import of the others: the two sides meet only in the protocol."""

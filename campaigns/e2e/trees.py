@@ -27,7 +27,7 @@ from ssd.decoding.decoder import Decoder
 from ssd.decoding.proposer import ContextOf, GrammarStates, Proposer, Rounds
 from ssd.decoding.rows import Decided, DecodeRow, Speculation, StepTimes
 from ssd.decoding.tree_slots import TreeSlots
-from ssd.draft.client.branching import first_path
+from ssd.draft.client.proposals import first_path
 from ssd.engine.core import EngineCore
 from ssd.engine.grammar import Grammars
 from ssd.engine.outputs import RequestOutput

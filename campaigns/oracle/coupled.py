@@ -32,7 +32,7 @@ from ssd.attention.inputs import SequenceInput
 from ssd.decoding.rows import DecodeRow, Speculation
 from ssd.decoding.tree_slots import TreeSlots
 from ssd.decoding.verification import verify
-from ssd.draft.client.branching import cut, parents_of, simplified
+from ssd.draft.client.proposals import cut, parents_of, simplified
 from ssd.sampling import History, SamplingParams, SamplingRow
 from tests.row_runner import RowRunner
 

@@ -8,7 +8,7 @@ import random
 from collections.abc import Callable, Sequence
 
 from ssd.decoding.rows import Speculation
-from ssd.draft.client.branching import simplified
+from ssd.draft.client.proposals import simplified
 
 Shape = Callable[["Growing", Sequence[int]], None]
 

@@ -15,7 +15,7 @@ from ssd.attention.batch import BatchWriter
 from ssd.attention.inputs import Branches, Layout, PlainInput
 from ssd.attention.paged import PagedBackend
 from ssd.attention.sdpa import DETERMINISTIC_KEY_TILE, QUERY_TILE, SdpaBackend
-from ssd.draft.client.branching import path_to
+from ssd.draft.client.proposals import path_to
 from ssd.kvcache.pool import NODES_PER_TREE, KVPool, PoolShape
 
 HEADS, KV_HEADS, HEAD_DIM, BLOCK, NUM_BLOCKS, NUM_TREES = 6, 2, 32, 4, 128, 3

@@ -9,7 +9,7 @@ from torch import Tensor
 from ssd.attention.inputs import SequenceInput
 from ssd.decoding.drafter import Drafter, DraftLimits, RatioDrafting
 from ssd.decoding.rows import DraftContext
-from ssd.draft.client.branching import path_to
+from ssd.draft.client.proposals import path_to
 from ssd.engine.grammar import GrammarCompiler
 from ssd.kvcache.block_manager import BlockManager
 from ssd.sampling import Grammar, History, SamplingParams, SamplingRow

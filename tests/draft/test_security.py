@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 _SHARING, _LINK = "draft/server/test_sharing.py", "draft/protocol/test_sockets.py"
 _MESSAGES = "draft/protocol/test_messages.py"
-_REQUESTS, _INTAKE = "draft/test_hostile_requests.py", "draft/server/test_intake.py"
+_REQUESTS, _INTAKE = "draft/test_hostile_requests.py", "draft/server/test_frames.py"
 _LYING, _FLOODS = "draft/client/test_lying_draft.py", "draft/protocol/test_floods.py"
 
 PROMISES: dict[str, tuple[str, ...]] = {

@@ -8,7 +8,7 @@ from itertools import count
 
 from benchmarks.ruled import RuledModel, hello, outcome, prompt_of, scheduler_of, shape_of
 from ssd.draft.client.client import DraftClient
-from ssd.draft.client.reconnect import Reconnectable
+from ssd.draft.client.connection import Reconnectable
 from ssd.draft.client.sources import AddressSource, FixedSources
 from ssd.draft.client.speculator import Speculator, Verified
 from ssd.draft.protocol.messages import Sampling

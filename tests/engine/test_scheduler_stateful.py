@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from ssd.draft.client.branching import has_path, simplified
+from ssd.draft.client.proposals import has_path, simplified
 from ssd.engine.scheduler import Schedule, ScheduledRow, Scheduler, SchedulerLimits
 from ssd.engine.sequence import Sequence, SequenceStatus
 from ssd.kvcache.block_manager import BlockManager

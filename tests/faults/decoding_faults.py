@@ -30,14 +30,14 @@ FAULTS = [
     ),
     Fault(
         "off-by-one bonus",
-        "src/ssd/draft/client/branching.py",
+        "src/ssd/draft/client/proposals.py",
         "        return list(range(count))\n",
         "        return list(range(max(0, count - 1)))\n",
         "tests/decoding/test_verification.py::test_acceptance_ends_at_the_first_token_not_foretold",
     ),
     Fault(
         "a rejected token is kept",
-        "src/ssd/draft/client/branching.py",
+        "src/ssd/draft/client/proposals.py",
         "and decided[count] == tokens[count]",
         "and decided[count] >= 0",
         _DEFINITION,

@@ -11,7 +11,7 @@ _ROOM, _BEHIND = "tests/draft/server/test_room.py", "tests/draft/test_behind.py"
 FAULTS = [
     Fault(
         "a lost draft is tried again as often as before",
-        f"{DRAFT}/client/reconnect.py",
+        f"{DRAFT}/client/replica.py",
         "self._delay = min(2 * self._delay, LONGEST_DELAY)",
         "pass",
         "tests/draft/client/test_backoff.py::test_each_try_waits_twice_as_long_up_to_a_bound",

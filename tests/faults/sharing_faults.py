@@ -66,7 +66,7 @@ FAULTS = [
     ),
     Fault(
         "tenants see what others have had read",
-        f"{DRAFT}/server/kv_blocks.py",
+        f"{DRAFT}/server/kv.py",
         "session.tokens, cache_key=session.tenant)",
         "session.tokens)",
         f"{_SHARING}::test_what_is_read_of_a_prompt_is_for_its_tenant_alone",

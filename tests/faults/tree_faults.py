@@ -2,11 +2,11 @@
 
 from tests.faults.fault import Fault
 
-_BRANCHING = "src/ssd/draft/client/branching.py"
+_BRANCHING = "src/ssd/draft/client/proposals.py"
 _VERIFICATION = "src/ssd/decoding/verification.py"
 _TREE_SLOTS = "src/ssd/decoding/tree_slots.py"
 _SDPA = "src/ssd/attention/sdpa.py"
-_WALK = "tests/draft/client/test_branching.py::test_a_walk_goes_as_far_as_the_decided_tokens_do"
+_WALK = "tests/draft/client/test_proposals.py::test_a_walk_goes_as_far_as_the_decided_tokens_do"
 _EVERY = "tests/oracle/test_coupled.py::test_every_speculation_at_every_place"
 _ORACLE = "tests/oracle/test_coupled.py::test_adversarial_schedules_over_noise_tables"
 _KEYS = "tests/decoding/test_tree_rows.py::test_keys_of_the_accepted_path_are_those_of_plain_decoding"

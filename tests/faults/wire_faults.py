@@ -3,7 +3,7 @@
 from tests.faults.fault import Fault
 
 DRAFT = "src/ssd/draft"
-_INTAKE = "tests/draft/server/test_intake.py"
+_INTAKE = "tests/draft/server/test_frames.py"
 _FLOODS = "tests/draft/protocol/test_floods.py"
 _REQUESTS = "tests/draft/test_hostile_requests.py"
 
@@ -38,28 +38,28 @@ FAULTS = [
     ),
     Fault(
         "a flood is applied until it ends",
-        f"{DRAFT}/server/intake.py",
+        f"{DRAFT}/server/frames.py",
         "            if ended >= ends:\n                break\n",
         "",
         f"{_INTAKE}::test_a_flood_waits_and_others_do_not",
     ),
     Fault(
         "whoever sent first is applied first",
-        f"{DRAFT}/server/intake.py",
+        f"{DRAFT}/server/frames.py",
         "tenant = min(self._waiting, key=self._spent.__getitem__)",
         "tenant = next(iter(self._waiting))",
         f"{_INTAKE}::test_a_flood_waits_and_others_do_not",
     ),
     Fault(
         "any number of bytes is held for a key",
-        f"{DRAFT}/server/intake.py",
+        f"{DRAFT}/server/frames.py",
         "elif self._bytes_of_key[heard.key] > MAX_BYTES_OF_KEY:",
         "elif False:",
         f"{_INTAKE}::test_more_bytes_than_are_held_cost_the_peer_that_sent_them",
     ),
     Fault(
         "whoever speaks last pays for the bytes of its key",
-        f"{DRAFT}/server/intake.py",
+        f"{DRAFT}/server/frames.py",
         "too_many.append(self._largest_of(heard.key))",
         "too_many.append(heard.peer)",
         f"{_INTAKE}::test_of_a_key_with_too_many_bytes_the_peer_that_has_the_most_goes",

@@ -8,8 +8,7 @@ import torch
 
 from ssd.config import GrowthPolicyName
 from ssd.draft.server import kernel_checks
-from ssd.draft.server import main as program
-from ssd.draft.server.kernel_checks import ForestScene, check_steps, scene_of
+from ssd.draft.server.kernel_checks import ForestScene, check_steps, scene_of, sound_kernels
 from ssd.draft.server.main import shape_for
 from ssd.draft.tree.arrays import TorchArrays
 from ssd.draft.tree.forest import Forest
@@ -132,5 +131,5 @@ def test_a_service_tries_its_own_shapes_and_leaves_what_fails(monkeypatch: pytes
     monkeypatch.setattr(trust, "can_launch", lambda device: True)
     bad = [SimpleNamespace(kernel="attach", is_sound=False, description="differs", case="a case")]
     monkeypatch.setattr(kernel_checks, "check_steps", lambda device, scenes: bad)
-    assert program._kernels_for(shape, gpu) == {"select", "apply"}
-    assert program._kernels_for(shape, CPU) == frozenset()
+    assert sound_kernels(shape, gpu) == {"select", "apply"}
+    assert sound_kernels(shape, CPU) == frozenset()

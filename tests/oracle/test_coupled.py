@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from campaigns.oracle.coupled import FAR_APART, Batch, Case, num_differing_outcomes
 from ssd.decoding import verification
 from ssd.decoding.rows import DecodeRow
-from ssd.draft.client.branching import Parents, depths_of, first_path, parents_of
+from ssd.draft.client.proposals import Parents, depths_of, first_path, parents_of
 from ssd.sampling import SamplingRow, pruned
 
 

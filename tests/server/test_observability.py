@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from ssd.config.server import ServerConfig
-from ssd.draft.client.stats import PoolStats
+from ssd.draft.client.replica import PoolStats
 from ssd.engine.outputs import EngineStats, SpeculationStats
 from ssd.server.app import build_app
 from ssd.server.gate import Gate

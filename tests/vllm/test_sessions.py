@@ -9,8 +9,8 @@ import pytest
 
 from ssd.draft.client.controller import Controller
 from ssd.draft.client.proposals import DraftedTokens
+from ssd.draft.client.replica import PoolStats
 from ssd.draft.client.speculator import Proposed, Round, Verified
-from ssd.draft.client.stats import PoolStats
 from ssd.draft.protocol.messages import MAX_LIST, MAX_TOKENS, Sampling
 from ssd.integrations.vllm.meter import Meter
 from ssd.integrations.vllm.requests import max_len_of, wire_sampling

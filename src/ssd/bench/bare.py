@@ -17,7 +17,7 @@ from ssd.bench.cases import Case
 from ssd.bench.engines import CaseEngines
 from ssd.bench.records import Forwards
 from ssd.config import MAX_CHILDREN, MAX_LOOKAHEAD, DraftConfig, EngineConfig, Precision
-from ssd.draft.ngram import right_guesses
+from ssd.ngram import right_guesses
 from ssd.runtime.loading import LoadedModel
 from ssd.runtime.runner import forward
 

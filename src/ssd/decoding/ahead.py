@@ -11,8 +11,8 @@ from ssd.config import Acceptance
 from ssd.decoding.proposer import ContextOf, GrammarStates, Proposer, Rounds
 from ssd.decoding.rows import Decided, DecodeRow, DraftContext, DraftStep, Speculation, StepTimes
 from ssd.draft.client.proposals import DraftedTokens
+from ssd.draft.client.replica import PoolStats
 from ssd.draft.client.speculator import Proposed, Speculator, Verified
-from ssd.draft.client.stats import PoolStats
 from ssd.draft.protocol.messages import Sampling
 from ssd.sampling import DraftDistribution, Proposal, SamplingRow
 

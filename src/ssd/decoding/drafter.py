@@ -18,8 +18,7 @@ from torch import Tensor
 
 from ssd.attention.inputs import PlainInput
 from ssd.decoding.rows import DraftContext, Speculation
-from ssd.draft.client.branching import simplified
-from ssd.draft.client.proposals import DraftedTokens
+from ssd.draft.client.proposals import DraftedTokens, simplified
 from ssd.draft.tree.children import Children, likely_children
 from ssd.kvcache.block_manager import BlockManager, OutOfBlocks
 from ssd.models.head_tokens import whole_vocabulary

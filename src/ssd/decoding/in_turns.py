@@ -11,9 +11,8 @@ from collections.abc import Sequence
 from ssd.decoding.drafter import Drafter
 from ssd.decoding.proposer import ContextOf, GrammarStates, Proposer, Rounds
 from ssd.decoding.rows import Decided, DecodeRow, DraftContext, DraftStep, Speculation, StepTimes
-from ssd.draft.client.branching import depths_of
 from ssd.draft.client.controller import AutoDisable, Controller
-from ssd.draft.client.proposals import DraftedTokens, num_forced
+from ssd.draft.client.proposals import DraftedTokens, depths_of, num_forced
 
 HOPED_RATE = 0.7
 """The acceptance rate assumed before any is measured."""

@@ -6,8 +6,8 @@ A proposer knows sequences and the outcomes of its proposals. It does not know t
 from collections.abc import Callable, Mapping, Sequence
 
 from ssd.decoding.rows import Decided, DecodeRow, DraftContext, DraftStep, Speculation, StepTimes
+from ssd.draft.client.replica import PoolStats
 from ssd.draft.client.speculator import Proposed, Round
-from ssd.draft.client.stats import PoolStats
 from ssd.sampling.constraint import GrammarState
 
 ContextOf = Callable[[int], DraftContext]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import msgspec
 
 from ssd.config import Acceptance
-from ssd.draft.client.branching import check_tree
+from ssd.draft.client.proposals import check_tree
 from ssd.sampling import Proposal, SampledToken, SamplingRow, TokenLogprobs
 
 

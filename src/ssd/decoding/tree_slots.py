@@ -14,7 +14,7 @@ from torch import Tensor
 from ssd.attention.choice import mover
 from ssd.attention.inputs import Branches, PlainInput, SequenceInput
 from ssd.decoding.rows import Decided, DecodeRow
-from ssd.draft.client.branching import depths_of, path_to
+from ssd.draft.client.proposals import depths_of, path_to
 from ssd.kvcache.pool import KVPool
 
 Move = Callable[[Tensor, Tensor], None]

@@ -6,7 +6,7 @@ at each of these positions. Drafted tokens are accepted while they equal the dec
     known: … x      drafted: s1 s2 s3      decided: y0 y1 y2 y3
     y0 = s1, y1 = s2, y2 ≠ s3   →   new tokens y0 y1 y2, outcome (2, y2)
 
-Drafted tokens may be a tree (`draft/client/branching.py`): then each node has its y, and the path continues
+Drafted tokens may be a tree (`draft/client/proposals.py`): then each node has its y, and the path continues
 at the child whose token is y. A chain is a tree without siblings.
 
 Two rules say what y is. **Coupled acceptance**: y = argmax(z/T + g), defined by the target's logits and the
@@ -28,7 +28,7 @@ from torch import Tensor
 from ssd.config import TREE_SIZE, Acceptance
 from ssd.decoding.rows import Decided, DecodeRow, PromptScoring, Speculation, VerifiedTree
 from ssd.decoding.tree_slots import TreeSlots
-from ssd.draft.client.branching import (
+from ssd.draft.client.proposals import (
     Parents,
     Tree,
     cut,

@@ -4,8 +4,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from ssd.decoding.rows import VerifiedTree as VerifiedTree
+from ssd.draft.client.replica import PoolStats
 from ssd.draft.client.speculator import Round
-from ssd.draft.client.stats import PoolStats
 from ssd.sampling import TokenLogprobs
 
 FinishReason = Literal["stop", "length", "abort", "error"]

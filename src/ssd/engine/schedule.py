@@ -7,7 +7,7 @@ from collections.abc import Sequence as Tokens
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ssd.draft.client.branching import depths_of, has_path
+from ssd.draft.client.proposals import depths_of, has_path
 from ssd.engine.sequence import Sequence, SequenceStatus
 from ssd.errors import InvalidRequestError
 

@@ -18,7 +18,7 @@ from bisect import insort
 from collections.abc import Sequence as Tokens
 from operator import attrgetter
 
-from ssd.draft.client.branching import cut
+from ssd.draft.client.proposals import cut
 from ssd.engine.schedule import RowsToBe, Schedule, ScheduledRow, SchedulerLimits
 from ssd.engine.sequence import Sequence, SequenceStatus
 from ssd.kvcache.block_manager import BlockManager, IntegrityError, OutOfBlocks

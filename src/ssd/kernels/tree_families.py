@@ -1,6 +1,6 @@
 """Adds the rows of runs before a step's forward, and attaches its rows' children to the trees afterwards.
 
-`run_rows`, `families`, `confirmed` and `attach_rows` of `draft/tree/attach.py` are the references. Three
+`run_rows`, `families`, `confirmed` and `attach_rows` of `draft/tree/forest.py` are the references. Three
 launches follow a forward, since each needs the results of all rows of the one before: the first finds each
 row's children, the second how much of each run is confirmed, the third updates the trees. Knows tables. Does
 not know logits.

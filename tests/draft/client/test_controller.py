@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from ssd.draft.client.controller import Controller, VerifyTimes
-from ssd.draft.ngram import ngram_guess
+from ssd.ngram import ngram_guess
 
 
 def measured(times: dict[int, float], rounds: int = 30) -> Controller:

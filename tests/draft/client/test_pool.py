@@ -9,8 +9,8 @@ from ssd.draft.client import router
 from ssd.draft.client.client import DraftClient
 from ssd.draft.client.connection import Connection
 from ssd.draft.client.mirrors import Knowledge
-from ssd.draft.client.replica import DraftSource, Replica
-from ssd.draft.client.sources import FixedSources
+from ssd.draft.client.replica import Replica
+from ssd.draft.client.sources import DraftSource, FixedSources
 from ssd.draft.protocol.codec import encode
 from ssd.draft.protocol.messages import (
     AnyMessage,

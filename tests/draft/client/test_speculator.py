@@ -8,8 +8,8 @@ import pytest
 from ssd.draft.client import controller as controlling
 from ssd.draft.client.mirrors import Distribution, Knowledge
 from ssd.draft.client.proposals import DraftedTokens
+from ssd.draft.client.replica import PoolStats
 from ssd.draft.client.speculator import Round, Speculator, Verified, _chances
-from ssd.draft.client.stats import PoolStats
 from ssd.draft.protocol.messages import Sampling
 
 Q: Distribution = (np.array([1, 2, 3], np.int32), np.array([0.5, 0.3, 0.2], np.float32))

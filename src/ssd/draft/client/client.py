@@ -16,11 +16,11 @@ from typing import TypeVar
 
 import numpy as np
 
+from ssd.draft.client.connection import Reconnectable, Reconnector, ReconnectThread
 from ssd.draft.client.mirrors import Knowledge, Mirrors
 from ssd.draft.client.pool import DraftPool
 from ssd.draft.client.proposals import NO_GRAMMARS, DraftedTokens, GrammarViews, TreeLimits, known_path, offer
-from ssd.draft.client.reconnect import Reconnectable, Reconnector, ReconnectThread
-from ssd.draft.client.replica import Replica, Sources
+from ssd.draft.client.replica import PoolStats, Replica
 from ssd.draft.client.router import (
     ROUNDS_BETWEEN_RESYNCS,
     UNKNOWN_TOKENS,
@@ -28,7 +28,7 @@ from ssd.draft.client.router import (
     SessionRouter,
     largest,
 )
-from ssd.draft.client.stats import PoolStats
+from ssd.draft.client.sources import Sources
 from ssd.draft.protocol.messages import (
     AnyMessage,
     Close,
@@ -58,7 +58,7 @@ class DraftClient:
         time.
 
         `draw`: the next random number from 0 to 1, for the time until a lost draft is tried again.
-        `reconnector`: starts reconnecting lost drafts (reconnect.py); by default in a thread.
+        `reconnector`: starts reconnecting lost drafts; by default in a thread.
         """
         self.stats = PoolStats()
         self._mirrors = Mirrors(num_sequences)

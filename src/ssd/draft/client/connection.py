@@ -1,13 +1,21 @@
-"""A connection to one draft, from its HELLO until it is lost.
+"""A connection to one draft, from its HELLO until it is lost; and the thread that reconnects.
 
-Knows a socket and a clock. A draft sends signs of life, also to a target that asks for nothing: silence
-longer than the timeout, an invalid frame, or a socket that is full end the connection for good. The replica
-(replica.py) then makes another.
+A draft sends signs of life, also to a target that asks for nothing: silence longer than the timeout, an
+invalid frame, or a socket that is full end the connection for good. The replica (replica.py) then makes
+another, and the reconnect thread calls it while the target is idle.
+
+The thread lives as long as the pool that it serves: until told to stop, until the pool is gone, or until the
+program's main thread has ended, and then it closes the pool. A forked child has neither this thread nor
+connections. Knows a socket, a clock, threads and forks.
 """
 
 import logging
+import os
+import threading
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
+from typing import Protocol
 
 from ssd.draft.protocol.codec import FrameError, decode, encode
 from ssd.draft.protocol.messages import (
@@ -152,3 +160,68 @@ def _frames(messages: Sequence[AnyMessage]) -> list[bytes]:
         return [frame]
     half = len(messages) // 2
     return _frames(messages[:half]) + _frames(messages[half:])
+
+
+_TICK_SECONDS = 0.05
+"""Between two calls of `tend`."""
+
+
+class Reconnectable(Protocol):
+    """A pool of drafts, as the reconnect thread sees it."""
+
+    def tend(self) -> None: ...
+
+    def lose(self, reason: str) -> None: ...
+
+    def close(self) -> None: ...
+
+    def abandon(self) -> None: ...
+
+
+class Reconnector(Protocol):
+    """Calls `tend` every few milliseconds until it is stopped. Outside tests this is the reconnect thread."""
+
+    def stop(self) -> None: ...
+
+
+_open_pools: "weakref.WeakSet[Reconnectable]" = weakref.WeakSet()
+
+
+class ReconnectThread:
+    def __init__(self, kept: Reconnectable) -> None:
+        self._is_over = threading.Event()
+        _open_pools.add(kept)
+        # A weak reference, so that a pool that nobody uses can be collected.
+        self._thread = threading.Thread(
+            target=_run, args=(weakref.ref(kept), self._is_over), name="ssd-draft-reconnect"
+        )
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._is_over.set()
+        if self._thread is not threading.current_thread():
+            self._thread.join()
+
+
+def _run(reference: "weakref.ref[Reconnectable]", is_over: threading.Event) -> None:
+    while not is_over.wait(_TICK_SECONDS):
+        kept = reference()
+        if kept is None:
+            return
+        try:
+            if not threading.main_thread().is_alive():
+                kept.close()
+                return
+            kept.tend()
+        except Exception as error:
+            logger.exception("reconnecting failed; all connections are dropped")
+            kept.lose(f"{type(error).__name__}: {error}")
+        del kept
+
+
+def _fall_silent() -> None:
+    for each in list(_open_pools):
+        each.abandon()
+
+
+os.register_at_fork(after_in_child=_fall_silent)

@@ -2,7 +2,7 @@
 
 It has a replica for each draft (replica.py): one, where one address was given. The pool outlives its replicas
 and their connections. The target reads where it waits anyway. Everything that may take time (connecting,
-starting a process, closing) is done by `tend`, which the reconnect thread calls (reconnect.py). `tend` reads
+starting a process, closing) is done by `tend`, which the reconnect thread calls (connection.py). `tend` reads
 only while the target is idle or the draft has not sent HELLO yet, so Python's lock never delays a launch.
 
 The session router (router.py) hears of every draft that is ready, lost, late or left. Of messages the pool
@@ -17,12 +17,10 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from ssd.draft.client.connection import Connection
-from ssd.draft.client.reconnect import Reconnectable, Reconnector, ReconnectThread
-from ssd.draft.client.replica import DraftSource, Replica, Sources
+from ssd.draft.client.connection import Connection, Reconnectable, Reconnector, ReconnectThread
+from ssd.draft.client.replica import PoolStats, Replica
 from ssd.draft.client.router import SessionRouter
-from ssd.draft.client.sources import FixedSources
-from ssd.draft.client.stats import PoolStats
+from ssd.draft.client.sources import DraftSource, FixedSources, Sources
 from ssd.draft.protocol.messages import AnyMessage, Stats
 
 logger = logging.getLogger(__name__)

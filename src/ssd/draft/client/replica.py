@@ -1,18 +1,20 @@
 """One draft of the pool: its source, and the present connection to it.
 
-It outlives its connections: when one is lost, it makes another. Knows its source, when it may try again, and
-what the draft announces about itself. Which sequences it has, and when it is read, is decided by the router
-and the pool (router.py, pool.py).
+It outlives its connections: when one is lost, it makes another, after a delay drawn at random between zero
+and a growing bound (`Backoff`), so that the targets of a draft that comes back do not all connect at once.
+Knows its source, when it may try again, and what the draft announces about itself; `PoolStats` adds that up
+over all drafts, for metrics. Which sequences a draft has, and when it is read, is decided by the router and
+the pool (router.py, pool.py).
 """
 
 import logging
 import random
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from dataclasses import dataclass
 
 from ssd.draft.client.connection import Connection, ConnectionState
-from ssd.draft.client.reconnect import Backoff
-from ssd.draft.protocol.messages import MAX_ID, AnyMessage, NodesHeads, Stats
+from ssd.draft.client.sources import DraftSource
+from ssd.draft.protocol.messages import MAX_COUNT, MAX_ID, AnyMessage, NodesHeads, Stats
 from ssd.moving_average import MovingAverage
 
 logger = logging.getLogger(__name__)
@@ -44,39 +46,6 @@ _LATENESS_HALVES_SECONDS = 5.0
 ever be opened with the draft again. Not sooner, because rounds may be slow."""
 _SECONDS_BETWEEN_MOVES = 0.25
 """Sessions leave a late draft one at a time: a few fewer may be enough."""
-
-
-class DraftSource(Protocol):
-    """Connects to one draft (sources.py)."""
-
-    def connect(self) -> Connection | None:
-        """A new connection, or None while it is too early for one."""
-        ...
-
-    def is_broken(self) -> str:
-        """Why the connection is broken, e.g. because its process ended. Empty: it is not."""
-        ...
-
-    @property
-    def name(self) -> str:
-        """The same name for the same draft, in every target."""
-        ...
-
-    def close(self) -> None: ...
-
-
-class Sources(Protocol):
-    """Finds the drafts that exist now (sources.py). Only `close` blocks."""
-
-    def current(self) -> Sequence[DraftSource]:
-        """The same object for as long as it is the same draft."""
-        ...
-
-    def problem(self) -> str:
-        """Why there is no draft; empty where there is one, or the search goes on."""
-        ...
-
-    def close(self) -> None: ...
 
 
 class Replica:
@@ -323,3 +292,79 @@ class Replica:
         self._declined_at, self._when_full, self.step_seconds = None, None, 0.0
         self._num_back, self._num_sent_away, self._taken_since = 0, 0, None
         return connection
+
+
+FIRST_DELAY, LONGEST_DELAY = 0.25, 10.0
+"""Seconds; each failure doubles the delay."""
+_LONG_LIFE = 10.0
+"""Seconds after which a connection counts as healthy, and the delay starts anew."""
+
+
+class Backoff:
+    def __init__(self, clock: Callable[[], float], draw: Callable[[], float]) -> None:
+        """`draw`: the next random number from 0 to 1."""
+        self._clock, self._draw = clock, draw
+        self._not_before = 0.0
+        self._delay = FIRST_DELAY
+
+    @property
+    def is_due(self) -> bool:
+        return self._clock() >= self._not_before
+
+    def note_failure(self, lived: float = 0.0) -> None:
+        """A connection was lost after `lived` seconds, or could not be made."""
+        if lived >= _LONG_LIFE:
+            self._delay = FIRST_DELAY
+        self._wait(self._draw() * self._delay)
+        self._delay = min(2 * self._delay, LONGEST_DELAY)
+
+    def wait_about(self, seconds: float) -> None:
+        """Waits for this long, or up to a fifth less."""
+        self._wait(seconds * (1 - 0.2 * self._draw()))
+
+    def _wait(self, seconds: float) -> None:
+        self._not_before = self._clock() + seconds
+
+
+@dataclass(slots=True)
+class PoolStats:
+    """Since the engine started, over all drafts."""
+
+    num_connects: int = 0
+    num_losses: int = 0
+    num_declined: int = 0
+    num_resyncs: int = 0
+    num_frames: int = 0
+    num_steps: int = 0
+    step_seconds: float = 0.0
+    """Of the latest draft step."""
+    draft_seconds: float = 0.0
+    num_sequences: int = 0
+    """Open at the drafts, for any target, as they last reported."""
+    kv_usage: float = 0.0
+    """Of the fullest draft."""
+    tenant: str = ""
+    """The name that drafts have for this target's key; empty where it has none."""
+    num_own_rows: int = 0
+    """Of draft steps, computed for that tenant."""
+    is_resting: bool = False
+    """Drafting is paused for a while: hardly any of its tokens was accepted."""
+    num_ready: int = 0
+    """Drafts that are ready."""
+    num_moved: int = 0
+    """Times a sequence went to another draft, because its own was lost, left or stalled."""
+
+    def note_loads(self, latest: Sequence[Stats]) -> None:
+        """`latest`: the last STATS of each draft that is connected."""
+        self.num_sequences = sum(each.num_sequences for each in latest)
+        self.kv_usage = max((each.kv_usage for each in latest), default=0.0)
+
+    def note_work(self, before: Stats, after: Stats) -> None:
+        """Adds what a draft did between two of its STATS. Totals stop at MAX_COUNT."""
+        rows = max(0, after.num_own_rows - before.num_own_rows)
+        self.num_own_rows = min(self.num_own_rows + rows, MAX_COUNT)
+        steps, seconds = after.num_steps - before.num_steps, max(0.0, after.seconds - before.seconds)
+        if steps > 0:
+            self.num_steps = min(self.num_steps + steps, MAX_COUNT)
+            self.draft_seconds += seconds
+            self.step_seconds = seconds / steps

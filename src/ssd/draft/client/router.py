@@ -29,8 +29,7 @@ from typing import Protocol, TypeVar
 import numpy as np
 
 from ssd.draft.client.mirrors import Mirrors
-from ssd.draft.client.replica import Replica
-from ssd.draft.client.stats import PoolStats
+from ssd.draft.client.replica import PoolStats, Replica
 from ssd.draft.protocol.codec import UnsendableError, sendable
 from ssd.draft.protocol.messages import MAX_ID, MAX_TOKENS, Close, Open, Sampling, pack_ints
 from ssd.moving_average import MovingAverage

@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from ssd.draft.client.connection import Connection, ConnectionState
-from ssd.draft.client.replica import DraftSource, Sources
 from ssd.draft.protocol.messages import Hello
 from ssd.draft.protocol.sockets import EngineSocket, Keys, ZmqEngineSocket, check_address
 from ssd.processes.child import Child
@@ -27,6 +26,39 @@ _STAY_SECONDS = 60.0
 _BY_NAME = "dns://"
 START_SECONDS = 600.0
 """A large draft may take minutes to load; a process that ends is noticed at once."""
+
+
+class DraftSource(Protocol):
+    """Connects to one draft."""
+
+    def connect(self) -> Connection | None:
+        """A new connection, or None while it is too early for one."""
+        ...
+
+    def is_broken(self) -> str:
+        """Why the connection is broken, e.g. because its process ended. Empty: it is not."""
+        ...
+
+    @property
+    def name(self) -> str:
+        """The same name for the same draft, in every target."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Sources(Protocol):
+    """Finds the drafts that exist now. Only `close` blocks."""
+
+    def current(self) -> Sequence[DraftSource]:
+        """The same object for as long as it is the same draft."""
+        ...
+
+    def problem(self) -> str:
+        """Why there is no draft; empty where there is one, or the search goes on."""
+        ...
+
+    def close(self) -> None: ...
 
 
 class FixedSources:

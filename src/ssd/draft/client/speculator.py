@@ -27,10 +27,10 @@ from ssd.draft.client.client import DraftClient
 from ssd.draft.client.controller import AutoDisable, Controller
 from ssd.draft.client.mirrors import Knowledge
 from ssd.draft.client.proposals import NO_GRAMMARS, DraftedTokens, GrammarViews, TreeLimits
-from ssd.draft.client.replica import Sources
-from ssd.draft.client.stats import PoolStats
-from ssd.draft.ngram import guess_after
+from ssd.draft.client.replica import PoolStats
+from ssd.draft.client.sources import Sources
 from ssd.draft.protocol.messages import Sampling
+from ssd.ngram import guess_after
 
 RequestId = TypeVar("RequestId", bound=Hashable)
 

@@ -1,21 +1,232 @@
-"""Frames for the engines: a step's new nodes of each tree, and whole trees for a resync.
+"""Frames from the engines that are not applied yet, the engines that sent them, and frames of nodes for them.
 
-A step's frames are kept as columns over all sequences, which become one message without a loop over them.
-Knows tables and the ledger; does not know peers.
+An engine may send faster than the draft can apply (`Intake`). So the next message is taken from the tenant on
+which the least time was spent, by weight, and when the time for messages is over the rest waits for the next
+turn of the server's loop. A peer for which too many bytes wait is disconnected; if a key has too many, the
+peer of that key with the most.
+
+A step's frames (`FrameBatch`) have the new nodes of each tree, or a whole tree for a resync. They are kept as
+columns over all sequences, which become one message without a loop over them.
+
+Knows bytes, times, keys, tenants, tables and the ledger; does not know what received messages mean.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import itertools
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ssd.draft.protocol.messages import Drawn, Nodes, TreePart
-from ssd.draft.server.session import Ledger, Longs
+from ssd.draft.protocol.sockets import DraftSocket, Heard
+from ssd.draft.server.session import DraftSession, Ledger, Longs
 from ssd.draft.tree.arrays import Arrays
-from ssd.draft.tree.attach import HEAD
+from ssd.draft.tree.forest import HEAD
 from ssd.draft.tree.tables import Shape, Tables
+
+FRAMES_AT_ONCE = 1024
+"""Most frames received before any is applied."""
+MAX_BYTES_OF_PEER = 64 << 20
+"""More than an honest engine sends at once: openings of 256 sequences of 32,768 tokens."""
+MAX_BYTES_OF_KEY = 128 << 20
+"""Room for two such peers: a key with many peers must not fill the draft's memory."""
+LEAST_SECONDS = 0.010
+"""Time for messages in one turn, or half of the last draft step if that is longer. Keeps growing and
+applying in balance, however long steps take."""
+
+
+@dataclass(slots=True)
+class _Frame:
+    heard: Heard
+    tenant: str
+    parts: Iterator[object] | None = None
+    """The messages that are left, once the frame has been started."""
+
+
+class Intake:
+    """Queues of received frames, by tenant."""
+
+    def __init__(
+        self,
+        link: DraftSocket,
+        clock: Callable[[], float],
+        *,
+        tenant_of: Callable[[Heard], str],
+        weight_of: Callable[[str], float],
+    ) -> None:
+        self._link, self._clock = link, clock
+        self._tenant_of, self._weight_of = tenant_of, weight_of
+        self._waiting: dict[str, deque[_Frame]] = {}
+        """By tenant; no queue is empty."""
+        self._spent: dict[str, float] = {}
+        """By tenant that waits, or waited in this turn: seconds spent, divided by its weight."""
+        self._bytes_of_peer: Counter[bytes] = Counter()
+        self._bytes_of_key: Counter[str] = Counter()
+
+    @property
+    def is_waiting(self) -> bool:
+        return bool(self._waiting)
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of the frames that wait."""
+        return self._bytes_of_key.total()
+
+    def receive(self, timeout: float) -> list[bytes]:
+        """Receives frames; waits for the first one if the queues are empty.
+
+        Returns peers that sent too much. Their frames are discarded.
+        """
+        too_many = list[bytes]()
+        for _ in range(FRAMES_AT_ONCE):
+            heard = self._link.receive(0.0 if self._waiting else timeout)
+            if heard is None:
+                break
+            self._keep(heard)
+            if self._bytes_of_peer[heard.peer] > MAX_BYTES_OF_PEER:
+                too_many.append(heard.peer)
+            elif self._bytes_of_key[heard.key] > MAX_BYTES_OF_KEY:
+                too_many.append(self._largest_of(heard.key))
+            else:
+                continue
+            self.discard(too_many[-1])
+        return too_many
+
+    def _largest_of(self, key: str) -> bytes:
+        """The peer of this key with the most waiting bytes. The peer whose frame came last may be honest."""
+        frames = itertools.chain.from_iterable(self._waiting.values())
+        peers = {each.heard.peer for each in frames if each.heard.key == key}
+        return max(peers, key=self._bytes_of_peer.__getitem__)
+
+    def apply(self, begin: Callable[[Heard], Iterable[object]], step_seconds: float) -> None:
+        """Applies messages, at least one, until the time for them is over.
+
+        `begin` returns an iterator over a frame's messages; each step of it applies one.
+        """
+        ends = self._clock() + max(LEAST_SECONDS, step_seconds / 2)
+        while self._waiting:
+            tenant = min(self._waiting, key=self._spent.__getitem__)
+            started = self._clock()
+            self._apply_next(tenant, begin)
+            ended = self._clock()
+            self._spent[tenant] += (ended - started) / self._weight_of(tenant)
+            if ended >= ends:
+                break
+        self._spent = {each: self._spent[each] for each in self._waiting}
+
+    def discard(self, peer: bytes) -> None:
+        """Drops all frames of a peer."""
+        for tenant, frames in list(self._waiting.items()):
+            mine = [each for each in frames if each.heard.peer == peer]
+            for each in mine:
+                self._release(each)
+            left = deque(each for each in frames if each.heard.peer != peer)
+            if left:
+                self._waiting[tenant] = left
+            else:
+                del self._waiting[tenant]
+
+    def _keep(self, heard: Heard) -> None:
+        tenant = self._tenant_of(heard)
+        if tenant not in self._waiting:
+            # A tenant that was idle starts level with the least served one: idle tenants accrue no credit.
+            least = min((self._spent[each] for each in self._waiting), default=0.0)
+            self._spent[tenant] = max(least, self._spent.get(tenant, 0.0))
+            self._waiting[tenant] = deque()
+        self._waiting[tenant].append(_Frame(heard, tenant))
+        self._bytes_of_peer[heard.peer] += len(heard.frame)
+        self._bytes_of_key[heard.key] += len(heard.frame)
+
+    def _apply_next(self, tenant: str, begin: Callable[[Heard], Iterable[object]]) -> None:
+        frame = self._waiting[tenant][0]
+        if frame.parts is None:
+            frame.parts = iter(begin(frame.heard))
+        if next(frame.parts, frame) is not frame:
+            return
+        # Applying the message may have discarded all frames of its peer.
+        frames = self._waiting.get(tenant)
+        if frames and frames[0] is frame:
+            frames.popleft()
+            self._release(frame)
+            if not frames:
+                del self._waiting[tenant]
+
+    def _release(self, frame: _Frame) -> None:
+        heard, size = frame.heard, len(frame.heard.frame)
+        self._bytes_of_peer[heard.peer] -= size
+        self._bytes_of_key[heard.key] -= size
+        if not self._bytes_of_peer[heard.peer]:
+            del self._bytes_of_peer[heard.peer]
+
+
+MAX_PEERS_OF_KEY = 1024
+"""Most engines connected with one key, or without a key. Bounds the memory that peers take."""
+
+
+@dataclass(slots=True)
+class Peer:
+    """A connected engine."""
+
+    key: str
+    """The name of its key; empty if it has none."""
+    tenant: str
+    vocab_size: int
+    rows: NDArray[np.bool_]
+    """Flags of the rows of the tables that belong to its sessions."""
+    last_sent: float = 0.0
+    """When the draft last sent it something."""
+    awaits_reply: bool = False
+    """It has sent a message since then."""
+    resyncs: set[int] = field(default_factory=set)
+    """Sequences for which it asked the whole tree. Each tree is sent once a turn."""
+    sessions: dict[int, DraftSession] = field(default_factory=dict)
+    """By `seq`, the engine's id of the sequence."""
+
+
+class Peers:
+    def __init__(self) -> None:
+        self._peers: dict[bytes, Peer] = {}
+        self._num_of_key: Counter[str] = Counter()
+        self._num_of_tenant: Counter[str] = Counter()
+
+    def __iter__(self) -> Iterator[tuple[bytes, Peer]]:
+        """Over a copy: peers may be removed meanwhile."""
+        return iter(list(self._peers.items()))
+
+    def __getitem__(self, name: bytes) -> Peer:
+        return self._peers[name]
+
+    def get(self, name: bytes) -> Peer | None:
+        return self._peers.get(name)
+
+    def add(self, name: bytes, peer: Peer) -> None:
+        self._peers[name] = peer
+        self._num_of_key[peer.key] += 1
+        self._num_of_tenant[peer.tenant] += 1
+
+    def pop(self, name: bytes) -> Peer | None:
+        peer = self._peers.pop(name, None)
+        if peer is not None:
+            for counter, each in ((self._num_of_key, peer.key), (self._num_of_tenant, peer.tenant)):
+                counter[each] -= 1
+                if not counter[each]:
+                    del counter[each]
+        return peer
+
+    def has_tenant(self, tenant: str) -> bool:
+        return tenant in self._num_of_tenant
+
+    def refusal_of(self, key: str) -> str:
+        """Why another engine with this key is refused; empty if it is accepted."""
+        if self._num_of_key[key] < MAX_PEERS_OF_KEY:
+            return ""
+        return (
+            f"{MAX_PEERS_OF_KEY} engines with this key are connected already: give some another draft or key"
+        )
+
 
 Ints = NDArray[np.int32]
 Floats = NDArray[np.float32]
@@ -108,7 +319,7 @@ def numbered_frames(new: NewNodes, ledger: Ledger, *, full: bool) -> FrameBatch:
 
 
 def new_nodes(fresh: Ints, children: int) -> NewNodes:
-    """The new nodes of each sequence that has some. `fresh` [W, …] is written by `attach.py`."""
+    """The new nodes of each sequence that has some. `fresh` [W, …] is written by `attach_rows`."""
     has_any = fresh[:, 1] > 0
     if not has_any.all():
         fresh = fresh[has_any]

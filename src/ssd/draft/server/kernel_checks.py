@@ -14,13 +14,11 @@ import torch
 from torch import Tensor
 
 from ssd.draft.protocol.messages import Open, Sampling, pack_ints
-from ssd.draft.server.host_choices import TokenRun, load_runs
 from ssd.draft.server.session import DraftSession
 from ssd.draft.tree.arrays import TorchArrays
-from ssd.draft.tree.attach import HEAD
 from ssd.draft.tree.children import ChosenChildren
-from ssd.draft.tree.forest import Forest
-from ssd.draft.tree.gpu import STEPS, FusedForest, Step
+from ssd.draft.tree.forest import HEAD, Forest, TokenRun
+from ssd.draft.tree.gpu import STEPS, FusedForest, Step, kernels_on
 from ssd.draft.tree.tables import Shape
 from ssd.kernels.language import can_launch
 from ssd.runtime.kernel_checks import KernelCheckResult, leave_failing_kernels_to_torch
@@ -50,10 +48,11 @@ class ForestScene:
         return f"{shape.sequences} trees of {shape.slots}, {shape.width} rows of {shape.children}{runs}"
 
 
-def check_forest(shape: Shape, device: torch.device) -> None:
-    """Call before a forest's first step: replaces kernels that fail for its shape by torch."""
-    if can_launch(device):
+def sound_kernels(shape: Shape, device: torch.device) -> frozenset[Step]:
+    """The steps whose kernels compute the same as torch on this device, for trees of this shape."""
+    if device.type != "cpu" and can_launch(device):
         leave_failing_kernels_to_torch(device, check_steps(device, (scene_of(shape),)))
+    return kernels_on(device)
 
 
 def scene_of(shape: Shape) -> ForestScene:
@@ -91,7 +90,7 @@ def _steps(scene: ForestScene, device: torch.device) -> Iterator[tuple[Step, Cal
         forest.select()
         yield "select", partial(_select_gap, forest, other)
         if shape.lookup:
-            load_runs(forest, _runs(forest, rng))
+            forest.load_runs(_runs(forest, rng))
             _copy(forest, other)
             forest.lay_runs()
             yield "attach", partial(_run_gap, forest, other)

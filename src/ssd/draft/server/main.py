@@ -5,8 +5,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import torch
-
 from ssd.attention.backend import AttentionBackend
 from ssd.attention.choice import captured_backend
 from ssd.config import DraftConfig, GrowthPolicyName
@@ -17,7 +15,6 @@ from ssd.draft.server.server import DraftServer
 from ssd.draft.tree.arrays import NumpyArrays, TorchArrays
 from ssd.draft.tree.children import ChildChooser, LooseChildren
 from ssd.draft.tree.forest import Forest
-from ssd.draft.tree.gpu import CapturedChildren, CapturedForest, CapturedModel, Step, children_on, kernels_on
 from ssd.draft.tree.model import ArraysModel, ForestModel, TensorsModel
 from ssd.draft.tree.tables import Shape
 from ssd.kvcache.block_manager import BlockManager
@@ -96,9 +93,13 @@ def _captured(
     capture: Capture,
     attention: AttentionBackend,
 ) -> Parts:
+    # Import late: Triton takes long to import and is useless on a CPU.
+    from ssd.draft.server.kernel_checks import sound_kernels
+    from ssd.draft.tree.gpu import CapturedChildren, CapturedForest, CapturedModel, children_on
+
     pool, decoder, started = loaded.pool, loaded.runner.model, time.perf_counter()
     device = pool.shape.device
-    forest = CapturedForest(TorchArrays(device), shape, growth, capture, _kernels_for(shape, device))
+    forest = CapturedForest(TorchArrays(device), shape, growth, capture, sound_kernels(shape, device))
     model = CapturedModel(
         TensorsModel(decoder, attention, pool, shape, beside=loaded.runner), forest, capture
     )
@@ -109,16 +110,6 @@ def _captured(
     seconds = time.perf_counter() - started
     logger.info("captured the draft steps of %s in %.1f s", loaded.checkpoint.name, seconds)
     return forest, model, children
-
-
-def _kernels_for(shape: Shape, device: torch.device) -> frozenset[Step]:
-    """The kernels that compute the same as torch on this device, for trees of this shape."""
-    if device.type != "cpu":
-        # Import late: Triton takes long to import and is useless on a CPU.
-        from ssd.draft.server.kernel_checks import check_forest
-
-        check_forest(shape, device)
-    return kernels_on(device)
 
 
 def build_server(

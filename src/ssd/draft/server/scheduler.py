@@ -10,6 +10,7 @@ import time
 from bisect import insort
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from operator import neg
 
 import numpy as np
@@ -17,14 +18,20 @@ from torch import Tensor
 
 from ssd.draft.protocol.messages import Drawn
 from ssd.draft.server.frames import FrameBatch, NewNodes, new_nodes, numbered_frames, whole_tree
-from ssd.draft.server.host_choices import ChildDrawer, TokenRun, find_runs, load_runs
-from ssd.draft.server.kv_blocks import KvBlocks
-from ssd.draft.server.logit_edits import EditedRows, LogitEdits, TextEdits, edits_of
-from ssd.draft.server.prefill import Prefill
+from ssd.draft.server.host_choices import (
+    ChildDrawer,
+    EditedRows,
+    LogitEdits,
+    Paths,
+    TextEdits,
+    Texts,
+    edits_of,
+)
+from ssd.draft.server.kv import KvBlocks, Prefill
 from ssd.draft.server.session import DraftSession, Ledger, Longs, RoundTimer
 from ssd.draft.server.tenants import Admission, RowAccounting, Tenants
 from ssd.draft.tree.children import ChildChooser, ChosenChildren
-from ssd.draft.tree.forest import Forest
+from ssd.draft.tree.forest import Forest, TokenRun
 from ssd.draft.tree.model import ForestModel
 from ssd.draft.tree.tables import TENANT_CELLS
 from ssd.kvcache.block_manager import BlockManager
@@ -73,7 +80,11 @@ class DraftScheduler:
         self.tenants = Tenants(forest.shape.sequences, limits.weights)
         self._accounting = RowAccounting(forest, self.tenants)
         self._prefill = Prefill(
-            forest, self._sessions, self._kv_blocks, self.tenants, self.ledger, limits.prefill_chunk
+            forest,
+            self._sessions,
+            self._kv_blocks,
+            self.ledger,
+            partial(self.tenants.prompt_tokens, limits.prefill_chunk),
         )
         self.admission = Admission(self._sessions, self._kv_blocks, self.ledger, self.tenants)
         self._free = list(range(forest.shape.sequences, 0, -1))
@@ -289,10 +300,10 @@ class DraftScheduler:
         forest.xp.load(forest.tables.steps_left, self._round_timer.steps_left())
 
     def _lay_runs(self) -> list[TokenRun]:
-        """Adds the rows of runs: tokens that followed the same n-gram earlier in a text (host_choices.py)."""
+        """Adds the rows of runs: tokens that followed the same n-gram earlier in a text (`find_runs`)."""
         forest = self._forest
         runs = find_runs(forest, self._sessions) if forest.shape.lookup else []
-        load_runs(forest, runs)
+        forest.load_runs(runs)
         if forest.xp.is_fixed or runs:
             forest.lay_runs()
         return runs
@@ -328,3 +339,43 @@ class DraftScheduler:
             return []
         mine = (found.rows == row).repeat(found.number)
         return [(row, each) for each in session.drawn(dict.fromkeys(found.nodes[1][mine].tolist()))]
+
+
+def find_runs(forest: Forest, texts: Texts) -> list[TokenRun]:
+    """Runs from roots that are read, then from the best node of each tree, while there is room."""
+    xp, rows, shape = forest.xp, forest.rows, forest.shape
+    attaches, is_read, home = xp.to_host(rows.attaches), xp.to_host(rows.is_read), xp.to_host(rows.home)
+    own = shape.num_rows if xp.is_fixed else len(home)
+    is_first = is_read[:own] | (xp.to_host(rows.start)[:own] == np.arange(own))
+    firsts = np.flatnonzero(attaches[:own] & is_first)
+    num_taken = np.bincount(xp.to_host(rows.sequence)[:own], attaches[:own] & ~is_read[:own])
+    is_used = xp.to_host(forest.tables.is_used)
+    budget, found, paths = shape.lookup, list[TokenRun](), Paths(forest)
+    for row in _in_turn(forest, firsts):
+        if not budget:
+            break
+        sequence = int(home[row])
+        session = texts[sequence]
+        # Not for drawn guesses: the time until a frame must not depend on the tokens in it.
+        if session.draws:
+            continue
+        tokens = session.guess(paths.to(row), budget)
+        if tokens:
+            room = shape.slots - int(is_used[sequence, : shape.slots].sum() + num_taken[sequence])
+            tokens = tokens[: max(0, room)]
+        if tokens:
+            found.append(TokenRun(row, tokens))
+            budget -= len(tokens)
+    return found
+
+
+def _in_turn(forest: Forest, firsts: Longs) -> list[int]:
+    """Rows that runs may start from, in the order in which they are tried."""
+    if len(firsts) > 1:
+        xp, rows = forest.xp, forest.rows
+        home, keys = xp.to_host(rows.home)[firsts], xp.to_host(rows.key)[firsts]
+        # New texts come last: their prompts are read in this step.
+        lengths = xp.to_host(forest.tables.is_new)[home] * xp.to_host(forest.tables.length)[home]
+        firsts = firsts[np.lexsort((keys, lengths, ~xp.to_host(rows.is_read)[firsts]))]
+    found: list[int] = firsts.tolist()
+    return found

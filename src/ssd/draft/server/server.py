@@ -1,6 +1,6 @@
 """The draft server: receives messages from engines and sends them nodes. One loop, no threads.
 
-Each turn applies received messages for some milliseconds (intake.py), then takes one draft step. An invalid
+Each turn applies received messages for some milliseconds (frames.py), then takes one draft step. An invalid
 message about a sequence closes that sequence; the rest of the frame is applied. A peer whose frame cannot be
 decoded gets a HELLO and must connect again. When a peer disconnects, its sessions are closed.
 
@@ -37,8 +37,7 @@ from ssd.draft.protocol.messages import (
     unpack_ints,
 )
 from ssd.draft.protocol.sockets import DraftSocket, Heard, SocketError
-from ssd.draft.server.frames import FrameBatch
-from ssd.draft.server.intake import Intake, Peer, Peers
+from ssd.draft.server.frames import FrameBatch, Intake, Peer, Peers
 from ssd.draft.server.scheduler import DraftScheduler
 from ssd.draft.server.session import DraftSession
 from ssd.kvcache.block_manager import OutOfBlocks

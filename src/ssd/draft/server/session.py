@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ssd.draft.ngram import Repeats
 from ssd.draft.protocol.messages import MAX_ID, Drawn, Open, Sampling, pack_floats, pack_ints, unpack_ints
 from ssd.draft.tree.tables import KINDS, NO_TOKEN, Shape, Tables, kind_of
 from ssd.moving_average import MovingAverage, moved_towards
+from ssd.ngram import Repeats
 from ssd.sampling import History, SamplingParams, SamplingRow, Tally, mix_seed
 from ssd.sampling.ratio import DraftDistribution
 

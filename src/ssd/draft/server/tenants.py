@@ -25,10 +25,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ssd.draft.server.host_choices import TokenRun
-from ssd.draft.server.kv_blocks import KvBlocks
+from ssd.draft.server.kv import KvBlocks
 from ssd.draft.server.session import DraftSession, Ledger, Longs
-from ssd.draft.tree.forest import Forest
+from ssd.draft.tree.forest import Forest, TokenRun
 from ssd.moving_average import moved_towards
 
 Flags = NDArray[np.bool_]

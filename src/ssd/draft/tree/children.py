@@ -6,7 +6,7 @@ scores. Only the largest logits are considered: a token below them may cost a hi
 
 `FixedChildren` is a fixed list of operations for a GPU. `LooseChildren`, on a CPU, does for each row what it
 needs. `likely_children` works row by row; `drawn_children` draws children for ratio acceptance. Edits that
-depend on a row's tokens (penalties, bad words) come before (server/logit_edits.py). Does not know trees.
+depend on a row's tokens (penalties, bad words) come before (server/host_choices.py). Does not know trees.
 """
 
 from collections.abc import Sequence

@@ -1,5 +1,8 @@
 """A forest's steps on a GPU: by our kernels, and captured.
 
+`KernelSteps` passes tables and buffers to the kernels' launchers. Each step has the same result as
+`select.py`, `forest.py` and `apply.py`, which define it, except for scratch rows.
+
 `FusedForest` and `FusedChildren` use our kernels, a handful of launches instead of hundreds, and torch's
 operations for the rest. Fan-out policies select and attach by torch: the kernels do not keep `parted`.
 `FixedChildren` is the torch form of `FusedChildren`, except that it adds noise only to the largest logits.
@@ -7,16 +10,19 @@ operations for the rest. Fan-out policies select and attach by torch: the kernel
 `CapturedForest`, `CapturedModel` and `CapturedChildren` capture each step and replay it. Steps are captured
 while no session is open, so capturing writes only scratch; a replay works on the tables as they are then.
 The host loads its inputs (outcomes, runs, live sequences) into the tables before. Never run on a GPU.
+
+Import late: Triton takes long to import and is useless without a GPU.
 """
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Literal, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 import torch
 from torch import Tensor
 
 from ssd.config import GrowthPolicyName
+from ssd.draft.tree import apply
 from ssd.draft.tree.arrays import TorchArrays
 from ssd.draft.tree.children import (
     SAMPLED_CANDIDATES,
@@ -26,14 +32,95 @@ from ssd.draft.tree.children import (
     SamplingNeeds,
     truncation_of,
 )
-from ssd.draft.tree.forest import Forest
+from ssd.draft.tree.forest import Forest, RunRows
 from ssd.draft.tree.model import PrefillChunk, TensorsModel
-from ssd.draft.tree.tables import Moves, Shape, Tables, TreeRows
+from ssd.draft.tree.select import OLDEST, READ_FIRST
+from ssd.draft.tree.tables import (
+    NODE_BITS,
+    NOTHING,
+    RANKS,
+    Constants,
+    Moves,
+    OutcomeTable,
+    Shape,
+    Tables,
+    TenantUsage,
+    TreeRows,
+)
+from ssd.kernels import trust
+from ssd.kernels.tree_families import ChildTable, RawChildren, RunTable, attach_children, lay_runs
+from ssd.kernels.tree_outcomes import OutcomeTokens, SlotMoves, apply_outcome_tokens
+from ssd.kernels.tree_rows import KeyLayout, RankedNodes, lay_rows, rank_trees
+from ssd.kernels.tree_turns import Queue, RowDemand, UsageColumns, take_turns
+from ssd.kernels.trees import CalibrationParams, Sizes, StepRows, Trees
+from ssd.kernels.vocabulary import children_of
+from ssd.kvcache.pool import NODES_PER_TREE
 from ssd.runtime.capture import Capture
 from ssd.sampling.draws import Draws
 from ssd.sampling.select import largest_of_rows
 from ssd.sampling.truncation import candidate_floors
 from ssd.sampling.whole import scaled
+
+_KEYS = KeyLayout(NOTHING, READ_FIRST, OLDEST, NODE_BITS)
+_Columns = TypeVar("_Columns", bound=tuple[Any, ...])
+
+
+class KernelSteps:
+    def __init__(
+        self,
+        shape: Shape,
+        known: Constants,
+        tables: Tables,
+        rows: TreeRows,
+        usage: TenantUsage,
+        free: Tensor,
+    ) -> None:
+        """`free`: the buffer for free slots."""
+        num_rows = len(rows.sequence)
+        self._trees, self._rows = _columns(Trees, tables), _columns(StepRows, rows)
+        self._sizes = Sizes(
+            shape.width,
+            shape.num_rows,
+            num_rows,
+            shape.outcome,
+            shape.ring,
+            shape.ends,
+            shape.block,
+            shape.blocks,
+            shape.first_tree_slot,
+            NODES_PER_TREE,
+            tables.ancestors.stride(0),
+            tables.parted.stride(0),
+        )
+        self._learning = CalibrationParams(known.edges, RANKS, apply.TRUST, apply.LEAST, apply.MEMORY)
+        self._found = ChildTable.of(num_rows, shape.children, rows.sequence.device)
+        self._ranked = RankedNodes.of(self._trees, self._sizes, free)
+        self._usage = _columns(UsageColumns, usage)
+        self._wishes = RowDemand(usage.wanted, *(torch.zeros_like(usage.wanted) for _ in range(2)))
+        self._queue = Queue.of(self._ranked.keys.numel(), shape.num_rows, free.device)
+
+    def select(self) -> None:
+        rank_trees(self._trees, self._ranked, self._wishes, self._sizes, _KEYS)
+        take_turns(self._ranked.keys, self._usage, self._wishes, self._queue, self._sizes, NOTHING)
+        lay_rows(self._trees, self._rows, self._ranked, self._queue.found, self._sizes, _KEYS)
+
+    def lay_runs(self, runs: RunRows) -> None:
+        lay_runs(self._trees, self._rows, _columns(RunTable, runs), self._ranked.free, self._sizes)
+
+    def attach(self, chosen: ChosenChildren, runs: RunRows, fresh: Tensor) -> None:
+        """Attaches children; rows of confirmed runs become nodes."""
+        asked, said = _columns(RunTable, runs), RawChildren(*(each.contiguous() for each in chosen))
+        attach_children(self._trees, self._rows, said, asked, self._found, fresh, self._sizes, self._learning)
+
+    def apply(self, outcomes: OutcomeTable, moves: Moves) -> None:
+        arrived, carried = OutcomeTokens(outcomes.count, outcomes.tokens), _columns(SlotMoves, moves)
+        apply_outcome_tokens(self._trees, arrived, carried, self._sizes, self._learning)
+
+
+def _columns(kind: type[_Columns], table: object) -> _Columns:
+    """The columns of a table that a kernel's tuple names."""
+    return kind(*(getattr(table, name) for name in kind._fields))  # type: ignore[attr-defined]
+
 
 Step = Literal["select", "attach", "apply"]
 STEPS: tuple[Step, ...] = get_args(Step)
@@ -56,9 +143,6 @@ class FusedForest(Forest):
         unfit |= {"attach"} if self._policy.keeps_partings else set()
         self._kernels = kernels - unfit
         if self._kernels:
-            # Import late: Triton takes long to import and is useless without a GPU.
-            from ssd.draft.tree.kernel_steps import KernelSteps
-
             self._fused = KernelSteps(shape, self._known, self.tables, self.rows, self.usage, self._free)
 
     def select(self) -> None:
@@ -90,9 +174,7 @@ def kernels_on(device: torch.device) -> frozenset[Step]:
     """The steps whose kernels may run on this device."""
     if device.type == "cpu":
         return frozenset()
-    from ssd.kernels.trust import may_run
-
-    return frozenset(step for step in STEPS if may_run(step, device))
+    return frozenset(step for step in STEPS if trust.may_run(step, device))
 
 
 class FusedChildren:
@@ -103,8 +185,6 @@ class FusedChildren:
         self._zero = torch.zeros((), device=device)
 
     def of(self, logits: Tensor, tables: Tables, rows: TreeRows) -> ChosenChildren:
-        from ssd.kernels.vocabulary import children_of
-
         sequence = rows.sequence
         temperatures = tables.temperature[sequence]
         heats = torch.where(tables.kind[sequence] == 0, self._zero, temperatures)
@@ -123,12 +203,8 @@ def children_on(
     device: torch.device, count: int, head_tokens: Tensor | None, *, truncates: bool
 ) -> ChildChooser:
     """A fixed list of operations for all rows. Sampling does not change the result of greedy rows."""
-    if device.type != "cpu":
-        # Import late: Triton takes long to import and is useless without a GPU.
-        from ssd.kernels.trust import may_run
-
-        if may_run("children", device):
-            return FusedChildren(count, head_tokens, device, truncates=truncates)
+    if device.type != "cpu" and trust.may_run("children", device):
+        return FusedChildren(count, head_tokens, device, truncates=truncates)
     return FixedChildren(count, SamplingNeeds(samples=True, truncates=truncates), head_tokens, device=device)
 
 

@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ssd.attention.inputs import Branches
-from ssd.draft.ngram import ngram_guess
 from ssd.draft.protocol.messages import (
     MAX_ID,
     Drawn,
@@ -26,6 +25,7 @@ from ssd.draft.protocol.messages import (
 )
 from ssd.draft.server.session import CREDIT, check_noise, sampling_params
 from ssd.kvcache.pool import NODES_PER_TREE
+from ssd.ngram import ngram_guess
 from ssd.sampling import History, SamplingRow, Tally, mix_seed
 from ssd.sampling.ratio import DraftDistribution
 from tests.draft.tree.oracle.calibration import Observation

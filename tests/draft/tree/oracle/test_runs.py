@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ssd.draft.ngram import ngram_guess
 from ssd.draft.protocol.messages import Sampling
+from ssd.ngram import ngram_guess
 from ssd.runtime.loading import LoadedModel
 from tests.draft.tree.oracle.test_grower import (
     LIMITS,

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from ssd.draft.ngram import WINDOW, Repeats, ngram_guess
+from ssd.ngram import WINDOW, Repeats, ngram_guess
 
 
 @pytest.mark.parametrize("vocab", [2, 4, 12])

@@ -11,7 +11,7 @@ from ssd.draft.protocol.messages import Close, Hello, Nodes, Open, Resync, Sampl
 from ssd.draft.protocol.sockets import Heard
 from ssd.draft.server import intake
 from ssd.draft.server import intake as peers
-from ssd.draft.server.intake import Intake
+from ssd.draft.server.frames import Intake
 from tests.draft.crowd import Crowd
 
 MESSAGE_SECONDS = 0.001
