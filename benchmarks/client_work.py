@@ -19,8 +19,7 @@ from benchmarks.flags import parser
 from benchmarks.in_turns import percentiles
 from benchmarks.ruled import RuledModel, hello, outcome, prompt_of, scheduler_of
 from ssd.draft.client.client import DraftClient
-from ssd.draft.client.connection import Connection
-from ssd.draft.client.sources import FixedSources
+from ssd.draft.client.connection import Connection, FixedSources
 from ssd.draft.client.speculator import Speculator, Verified
 from ssd.draft.protocol.messages import Sampling
 from ssd.draft.server.server import DraftServer

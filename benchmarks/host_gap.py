@@ -19,7 +19,7 @@ from benchmarks.sleeping import SleepingDraft, SleepingTarget
 from ssd.decoding.ahead import DraftAhead
 from ssd.decoding.decoder import Decoder
 from ssd.draft.client.client import DraftClient
-from ssd.draft.client.sources import AddressSource, FixedSources
+from ssd.draft.client.connection import AddressSource, FixedSources
 from ssd.draft.client.speculator import Speculator
 from ssd.draft.protocol.sockets import ZmqDraftSocket
 from ssd.draft.server.server import DraftServer

@@ -31,8 +31,7 @@ from ssd.decoding.ahead import DraftAhead
 from ssd.decoding.decoder import Decoder
 from ssd.decoding.tree_slots import TreeSlots
 from ssd.draft.client.client import DraftClient
-from ssd.draft.client.connection import Connection
-from ssd.draft.client.sources import FixedSources
+from ssd.draft.client.connection import Connection, FixedSources
 from ssd.draft.client.speculator import Speculator
 from ssd.draft.server.server import DraftServer
 from ssd.engine.core import EngineCore

@@ -112,7 +112,7 @@ class Bench:
     def __init__(self, address: str, batch: int, depth: int, options: Any, *, is_async: bool) -> None:
         """`depth`: how far the draft looks ahead. A profile is of one thread: with it nothing has another."""
         from ssd.draft.client.client import DraftClient
-        from ssd.draft.client.sources import AddressSource, FixedSources
+        from ssd.draft.client.connection import AddressSource, FixedSources
         from ssd.draft.client.speculator import Speculator
         from ssd.integrations.vllm.meter import Meter
         from tests.vllm.v2_step import Shape, StandInTarget

@@ -26,8 +26,8 @@ from ssd.attention.inputs import SequenceInput
 from ssd.decoding.ahead import DraftAhead
 from ssd.decoding.decoder import Decoder
 from ssd.draft.client.client import DraftClient
+from ssd.draft.client.connection import FixedSources
 from ssd.draft.client.replica import LONGEST_DELAY
-from ssd.draft.client.sources import FixedSources
 from ssd.draft.client.speculator import Speculator
 from ssd.draft.protocol.messages import Hello
 from ssd.draft.protocol.sockets import EngineSocket

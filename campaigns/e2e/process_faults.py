@@ -29,7 +29,7 @@ from campaigns.e2e.faulty_link import FaultyLink, Mangler, Plan, WireFault
 from ssd import LLM, SamplingParams
 from ssd.attention.batch import Batch
 from ssd.attention.inputs import SequenceInput
-from ssd.draft.client import sources
+from ssd.draft.client import connection
 from ssd.draft.protocol.sockets import Keys, ZmqEngineSocket
 from ssd.runtime.runner import InFlightStep, Runner
 from tests.tiny import write_checkpoint
@@ -169,7 +169,7 @@ class _SpoilableLink(FaultyLink):
 @contextmanager
 def spoilable_links() -> Iterator[None]:
     """Lines made within can be spoilt while they run."""
-    with patch.object(sources, "ZmqEngineSocket", _SpoilableLink):
+    with patch.object(connection, "ZmqEngineSocket", _SpoilableLink):
         yield
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from campaigns.vllm.real import prepare
-from ssd.draft.client.sources import FixedSources
+from ssd.draft.client.connection import FixedSources
 from ssd.draft.protocol.messages import Hello
 from ssd.draft.server.session import DraftSession
 from tests.e2e.draft_in_memory import PEER, InMemoryDraft

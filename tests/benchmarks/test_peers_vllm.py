@@ -20,7 +20,7 @@ from types import SimpleNamespace
 
 from ssd.draft.client.client import DraftClient
 from ssd.draft.protocol.messages import Hello
-from ssd.draft.client.sources import AddressSource, FixedSources
+from ssd.draft.client.connection import AddressSource, FixedSources
 
 
 class SamplingParams(SimpleNamespace):

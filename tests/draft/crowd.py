@@ -13,9 +13,8 @@ from torch import Tensor
 
 from benchmarks.ruled import RuledModel, hello, logits_after, outcome, scheduler_of, shape_of
 from ssd.draft.client.client import DraftClient
-from ssd.draft.client.connection import Connection
+from ssd.draft.client.connection import Connection, FixedSources
 from ssd.draft.client.mirrors import Knowledge
-from ssd.draft.client.sources import FixedSources
 from ssd.draft.protocol.messages import Sampling
 from ssd.draft.protocol.sockets import Heard, SocketError
 from ssd.draft.server.scheduler import DraftScheduler

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 
 from benchmarks.ruled import RuledModel, hello, outcome, prompt_of, scheduler_of, shape_of
 from ssd.draft.client.client import DraftClient
+from ssd.draft.client.connection import AddressSource, FixedSources
 from ssd.draft.client.mirrors import Knowledge
-from ssd.draft.client.sources import AddressSource, FixedSources
 from ssd.draft.client.speculator import Speculator
 from ssd.draft.protocol.messages import Sampling
 from ssd.draft.protocol.sockets import Keys, ZmqDraftSocket

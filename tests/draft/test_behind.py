@@ -8,9 +8,9 @@ import pytest
 
 from benchmarks.ruled import RuledModel, hello, scheduler_of, shape_of
 from ssd.draft.client.client import DraftClient
+from ssd.draft.client.connection import FixedSources, sources_at
 from ssd.draft.client.mirrors import Knowledge
 from ssd.draft.client.replica import Replica
-from ssd.draft.client.sources import FixedSources, sources_at
 from ssd.draft.protocol.messages import Sampling
 from ssd.draft.protocol.sockets import Keys, ZmqDraftSocket, make_keys
 from ssd.draft.server.server import DraftServer

@@ -8,8 +8,8 @@ from itertools import count
 
 from benchmarks.ruled import RuledModel, hello, outcome, prompt_of, scheduler_of, shape_of
 from ssd.draft.client.client import DraftClient
-from ssd.draft.client.connection import Reconnectable
-from ssd.draft.client.sources import AddressSource, FixedSources
+from ssd.draft.client.connection import AddressSource, FixedSources
+from ssd.draft.client.pool import DraftPool
 from ssd.draft.client.speculator import Speculator, Verified
 from ssd.draft.protocol.messages import Sampling
 from ssd.draft.protocol.sockets import Heard, Keys
@@ -110,7 +110,7 @@ class TargetEnd:
 class Ticks:
     """In place of the reconnect thread."""
 
-    def __init__(self, world: World, pool: Reconnectable) -> None:
+    def __init__(self, world: World, pool: DraftPool) -> None:
         self._world, self._pool, self._is_over = world, pool, False
         self._tick()
 

@@ -19,8 +19,8 @@ from ssd.attention.inputs import PlainInput
 from ssd.decoding.ahead import DraftAhead
 from ssd.decoding.decoder import Decoder
 from ssd.draft.client.client import DraftClient
+from ssd.draft.client.connection import FixedSources
 from ssd.draft.client.controller import Controller, VerifyTimes
-from ssd.draft.client.sources import FixedSources
 from ssd.draft.client.speculator import Speculator
 from ssd.draft.protocol.messages import Hello
 from ssd.runtime.runner import forward

@@ -25,7 +25,7 @@ FAULTS = [
     ),
     Fault(
         "a draft that one answer does not name is left",
-        f"{DRAFT}/client/sources.py",
+        f"{DRAFT}/client/connection.py",
         "if now - at < _STAY_SECONDS}",
         "if now == at}",
         f"{_SOURCES}::test_answers_that_name_a_part_of_the_drafts_move_nothing",
@@ -200,14 +200,14 @@ FAULTS = [
     ),
     Fault(
         "a name that cannot be looked up has no drafts",
-        f"{DRAFT}/client/sources.py",
+        f"{DRAFT}/client/connection.py",
         '            self._problem = f"cannot look up',
         '            self._sources = {}\n            self._problem = f"cannot look up',
         f"{_SOURCES}::test_a_name_that_cannot_be_looked_up_is_no_news_of_its_drafts",
     ),
     Fault(
         "a draft whose name is looked up again is another one",
-        f"{DRAFT}/client/sources.py",
+        f"{DRAFT}/client/connection.py",
         "self._sources.get(each) or self._source_at(each)",
         "self._source_at(each)",
         f"{_SOURCES}::test_drafts_come_and_go_with_the_addresses_of_their_name",

@@ -24,10 +24,10 @@ from ssd.decoding.decoder import Decoder
 from ssd.decoding.drafter import Drafter, DraftLimits
 from ssd.decoding.in_turns import DraftInTurns
 from ssd.draft.client.client import DraftClient
+from ssd.draft.client.connection import sources_at
 from ssd.draft.client.controller import Controller
 from ssd.draft.client.replica import PoolStats
 from ssd.draft.client.router import LookaheadEstimator
-from ssd.draft.client.sources import sources_at
 from ssd.draft.client.speculator import Speculator
 from ssd.draft.protocol.sockets import Keys
 from ssd.engine.core import EngineCore

@@ -14,7 +14,7 @@ from transformers import AutoTokenizer
 
 from ssd.draft.client import controller
 from ssd.draft.client.client import DraftClient
-from ssd.draft.client.sources import FixedSources
+from ssd.draft.client.connection import FixedSources
 from ssd.draft.client.speculator import Speculator
 from ssd.draft.protocol.messages import Hello
 from ssd.integrations.vllm.meter import Meter

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from benchmarks.client_work import DraftHere
 from ssd.draft.client.client import DraftClient
-from ssd.draft.client.sources import FixedSources
+from ssd.draft.client.connection import FixedSources
 from ssd.draft.client.speculator import Speculator
 from ssd.integrations.vllm import device_trees, runner_v2
 from ssd.integrations.vllm.runner_v2 import CoupledVerification

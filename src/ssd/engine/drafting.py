@@ -16,8 +16,8 @@ from ssd.config import DraftConfig, EngineConfig
 from ssd.decoding.ahead import DraftAhead
 from ssd.decoding.proposer import Proposer
 from ssd.draft.client.client import DraftClient
+from ssd.draft.client.connection import START_SECONDS, ChildSource, FixedSources, Sources, sources_at
 from ssd.draft.client.pool import DraftPool
-from ssd.draft.client.sources import START_SECONDS, ChildSource, FixedSources, Sources, sources_at
 from ssd.draft.client.speculator import Speculator
 from ssd.draft.protocol.messages import Hello
 from ssd.draft.protocol.sockets import Keys

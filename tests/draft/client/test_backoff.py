@@ -6,8 +6,8 @@ from itertools import pairwise
 import pytest
 
 from ssd.draft.client.client import DraftClient
+from ssd.draft.client.connection import FixedSources
 from ssd.draft.client.replica import FIRST_DELAY, LONGEST_DELAY, Backoff
-from ssd.draft.client.sources import FixedSources
 from ssd.draft.protocol.messages import Hello
 from tests.draft.client.test_pool import Draft, Pool
 from tests.draft.client.test_reconnect import HELLO

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from ssd.draft.client.client import DraftClient
+from ssd.draft.client.connection import FixedSources
 from ssd.draft.client.mirrors import Mirrors
 from ssd.draft.client.proposals import TreeLimits, likely_nodes
-from ssd.draft.client.sources import FixedSources
 from ssd.draft.protocol.codec import FrameError, decode, encode
 from ssd.draft.protocol.messages import AnyMessage, Close, Nodes, Resync, Sampling, Stats, TreePart
 from tests.draft.client.test_reconnect import Link, Source

@@ -7,10 +7,9 @@ import pytest
 
 from ssd.draft.client import router
 from ssd.draft.client.client import DraftClient
-from ssd.draft.client.connection import Connection
+from ssd.draft.client.connection import Connection, DraftSource, FixedSources
 from ssd.draft.client.mirrors import Knowledge
 from ssd.draft.client.replica import Replica
-from ssd.draft.client.sources import DraftSource, FixedSources
 from ssd.draft.protocol.codec import encode
 from ssd.draft.protocol.messages import (
     AnyMessage,

@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 
 from ssd.draft.client.client import DraftClient
-from ssd.draft.client.connection import Connection, ConnectionState
+from ssd.draft.client.connection import AddressSource, Connection, ConnectionState, FixedSources
 from ssd.draft.client.mirrors import Knowledge
-from ssd.draft.client.sources import AddressSource, FixedSources
 from ssd.draft.protocol.codec import decode, encode
 from ssd.draft.protocol.messages import (
     MAX_TOKENS,
@@ -443,7 +442,7 @@ def test_a_program_that_forgets_to_close_ends_all_the_same() -> None:
     """The line's thread is no daemon: it closes what nobody closed, and it does so once nothing else runs."""
     program = """
 from ssd.draft.client.client import DraftClient
-from ssd.draft.client.sources import FixedSources
+from ssd.draft.client.connection import FixedSources
 from tests.draft.client.test_reconnect import Source
 
 class Told(Source):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ssd.draft.client.client import DraftClient
-from ssd.draft.client.sources import AddressSource, NamedSources, sources_at
+from ssd.draft.client.connection import AddressSource, NamedSources, sources_at
 from ssd.draft.protocol.messages import PROTOCOL_VERSION, Hello, Sampling
 from ssd.draft.protocol.sockets import Keys
 from tests.draft.client.test_pool import Draft, Pool

@@ -11,7 +11,7 @@ import pytest
 
 from campaigns.draft.fuzz_frames import resident_bytes
 from ssd.draft.client.client import DraftClient
-from ssd.draft.client.sources import AddressSource, FixedSources
+from ssd.draft.client.connection import AddressSource, FixedSources
 from ssd.draft.protocol.sockets import MOST_UNREAD, Keys, ZmqDraftSocket, make_keys
 from tests.draft.protocol.frames import hello
 

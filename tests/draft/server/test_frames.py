@@ -9,8 +9,7 @@ from benchmarks.ruled import hello
 from ssd.draft.protocol.codec import decode, encode
 from ssd.draft.protocol.messages import Close, Hello, Nodes, Open, Resync, Sampling, pack_ints
 from ssd.draft.protocol.sockets import Heard
-from ssd.draft.server import intake
-from ssd.draft.server import intake as peers
+from ssd.draft.server import frames as draft_frames
 from ssd.draft.server.frames import Intake
 from tests.draft.crowd import Crowd
 
@@ -67,8 +66,8 @@ def test_a_flood_waits_and_others_do_not() -> None:
         before = turns.now
         turns.turn()
         assert turns.done["honest"] == number
-        assert turns.now - before <= intake.LEAST_SECONDS + MESSAGE_SECONDS
-    assert turns.done["flood"] < rounds * intake.LEAST_SECONDS / MESSAGE_SECONDS
+        assert turns.now - before <= draft_frames.LEAST_SECONDS + MESSAGE_SECONDS
+    assert turns.done["flood"] < rounds * draft_frames.LEAST_SECONDS / MESSAGE_SECONDS
     assert turns.intake.is_waiting
 
 
@@ -113,14 +112,14 @@ def test_more_bytes_than_are_held_cost_the_peer_that_sent_them(num_peers: int) -
     gone = turns.turn()
     assert gone
     assert turns.done["honest"] == 1
-    assert turns.intake.num_bytes <= intake.MAX_BYTES_OF_KEY
+    assert turns.intake.num_bytes <= draft_frames.MAX_BYTES_OF_KEY
 
 
 def test_of_a_key_with_too_many_bytes_the_peer_that_has_the_most_goes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Not the one whose frame happens to arrive, nor a larger one of another key."""
-    monkeypatch.setattr(intake, "MAX_BYTES_OF_KEY", 1000)
+    monkeypatch.setattr(draft_frames, "MAX_BYTES_OF_KEY", 1000)
     turns = Turns()
     for peer, size, key in (
         (b"other", 900, "theirs"),
@@ -205,7 +204,7 @@ def test_a_text_that_the_draft_cannot_hold_is_declined_before_it_is_unpacked() -
 
 
 def test_so_many_engines_of_one_key_are_taken_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peers, "MAX_PEERS_OF_KEY", 3)
+    monkeypatch.setattr(draft_frames, "MAX_PEERS_OF_KEY", 3)
     crowd = Crowd()
     for number in range(5):
         crowd.hub.outboxes[b"%d" % number] = deque()

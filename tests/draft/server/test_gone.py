@@ -23,7 +23,7 @@ from pathlib import Path
 from ssd.draft.client.client import DraftClient
 from ssd.draft.protocol.sockets import Keys
 from ssd.draft.protocol.messages import PROTOCOL_VERSION, Hello, Sampling
-from ssd.draft.client.sources import sources_at
+from ssd.draft.client.connection import sources_at
 hello = Hello(PROTOCOL_VERSION, "a rule", 400, "target", sys.argv[3], 4096)
 client = DraftClient(sources_at(sys.argv[1], hello, timeout=60.0, keys=Keys(Path(sys.argv[2]))), lookahead=4)
 client.pool.wait_until_ready(60.0)

@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from ssd.draft.client.client import DraftClient
-from ssd.draft.client.connection import Connection
-from ssd.draft.client.sources import FixedSources
+from ssd.draft.client.connection import Connection, FixedSources
 from ssd.draft.protocol.messages import PROTOCOL_VERSION, Hello, Sampling
 from ssd.draft.server.server import DraftServer
 from ssd.draft.server.session import CREDIT

@@ -1,13 +1,20 @@
 """The target's end of the link to its drafts: a mirror of the draft's tree for each sequence.
 
 Only `wait` waits, with a timeout. When a draft is lost, so are its mirrors; when the next draft is
-ready, every sequence is opened again from its tokens. Knows the protocol, the mirrors and tokens. Does not
-know the target or an engine: a request id is anything hashable, and sampling parameters come as they are
-sent. On the wire and in the mirrors a sequence has a small number, its `seq`.
+ready, every sequence is opened again from its tokens. `ReconnectThread` finds that next draft while the
+target computes or is idle.
+
+Knows the protocol, the mirrors, tokens, threads and forks. Does not know the target or an engine: a request
+id is anything hashable, and sampling parameters come as they are sent. On the wire and in the mirrors a
+sequence has a small number, its `seq`.
 """
 
+import logging
+import os
 import random
+import threading
 import time
+import weakref
 from array import array
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
@@ -16,9 +23,9 @@ from typing import TypeVar
 
 import numpy as np
 
-from ssd.draft.client.connection import Reconnectable, Reconnector, ReconnectThread
+from ssd.draft.client.connection import Sources
 from ssd.draft.client.mirrors import Knowledge, Mirrors
-from ssd.draft.client.pool import DraftPool
+from ssd.draft.client.pool import DraftPool, Reconnector
 from ssd.draft.client.proposals import NO_GRAMMARS, DraftedTokens, GrammarViews, TreeLimits, known_path, offer
 from ssd.draft.client.replica import PoolStats, Replica
 from ssd.draft.client.router import (
@@ -28,7 +35,6 @@ from ssd.draft.client.router import (
     SessionRouter,
     largest,
 )
-from ssd.draft.client.sources import Sources
 from ssd.draft.protocol.messages import (
     AnyMessage,
     Close,
@@ -41,6 +47,58 @@ from ssd.draft.protocol.messages import (
 
 RequestId = TypeVar("RequestId", bound=Hashable)
 
+logger = logging.getLogger(__name__)
+
+_TICK_SECONDS = 0.05
+"""Between two calls of `tend`."""
+
+_open_pools: "weakref.WeakSet[DraftPool]" = weakref.WeakSet()
+
+
+class ReconnectThread:
+    """Calls a pool's `tend` until it is stopped, until the pool is gone, or until the main thread has ended.
+
+    In the last case it closes the pool. A forked child has neither this thread nor connections.
+    """
+
+    def __init__(self, pool: DraftPool) -> None:
+        self._is_over = threading.Event()
+        _open_pools.add(pool)
+        # A weak reference, so that a pool that nobody uses can be collected.
+        self._thread = threading.Thread(
+            target=_run, args=(weakref.ref(pool), self._is_over), name="ssd-draft-reconnect"
+        )
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._is_over.set()
+        if self._thread is not threading.current_thread():
+            self._thread.join()
+
+
+def _run(reference: "weakref.ref[DraftPool]", is_over: threading.Event) -> None:
+    while not is_over.wait(_TICK_SECONDS):
+        pool = reference()
+        if pool is None:
+            return
+        try:
+            if not threading.main_thread().is_alive():
+                pool.close()
+                return
+            pool.tend()
+        except Exception as error:
+            logger.exception("reconnecting failed; all connections are dropped")
+            pool.lose(f"{type(error).__name__}: {error}")
+        del pool
+
+
+def _fall_silent() -> None:
+    for each in list(_open_pools):
+        each.abandon()
+
+
+os.register_at_fork(after_in_child=_fall_silent)
+
 
 class DraftClient:
     def __init__(
@@ -52,7 +110,7 @@ class DraftClient:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
         draw: Callable[[], float] = random.random,
-        reconnector: Callable[[Reconnectable], Reconnector] = ReconnectThread,
+        reconnector: Callable[[DraftPool], Reconnector] = ReconnectThread,
     ) -> None:
         """`num_sequences`: mirrors that are allocated at the start; more are added when needed, which takes
         time.

@@ -2,12 +2,12 @@
 
 It has a replica for each draft (replica.py): one, where one address was given. The pool outlives its replicas
 and their connections. The target reads where it waits anyway. Everything that may take time (connecting,
-starting a process, closing) is done by `tend`, which the reconnect thread calls (connection.py). `tend` reads
+starting a process, closing) is done by `tend`, which the reconnect thread calls (client.py). `tend` reads
 only while the target is idle or the draft has not sent HELLO yet, so Python's lock never delays a launch.
 
 The session router (router.py) hears of every draft that is ready, lost, late or left. Of messages the pool
 reads STATS itself; the rest goes to `take`. Knows replicas, their loads and the router. Does not know
-processes (sources.py does), trees or tokens.
+processes (connection.py does), trees or tokens.
 """
 
 import logging
@@ -16,11 +16,11 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
-from ssd.draft.client.connection import Connection, Reconnectable, Reconnector, ReconnectThread
+from ssd.draft.client.connection import Connection, DraftSource, FixedSources, Sources
 from ssd.draft.client.replica import PoolStats, Replica
 from ssd.draft.client.router import SessionRouter
-from ssd.draft.client.sources import DraftSource, FixedSources, Sources
 from ssd.draft.protocol.messages import AnyMessage, Stats
 
 logger = logging.getLogger(__name__)
@@ -37,6 +37,12 @@ _MOST_TENANTS = 16
 """Tenant names that are kept apart in the metrics."""
 
 
+class Reconnector(Protocol):
+    """Calls `tend` regularly until it is stopped. Outside tests this is the reconnect thread (client.py)."""
+
+    def stop(self) -> None: ...
+
+
 class DraftPool:
     def __init__(
         self,
@@ -45,15 +51,15 @@ class DraftPool:
         take: Callable[[AnyMessage, Replica], None],
         stats: PoolStats,
         *,
+        reconnector: "Callable[[DraftPool], Reconnector]",
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
         draw: Callable[[], float] = random.random,
-        reconnector: Callable[[Reconnectable], Reconnector] = ReconnectThread,
     ) -> None:
         """`take` is called with each message but STATS, and the draft that sent it. The lock is held.
 
         `draw`: the next random number from 0 to 1, for the time until a lost draft is tried again.
-        `reconnector`: called once, to start regular calls of `tend`; by default it starts a thread.
+        `reconnector`: called once, to start regular calls of `tend`.
         """
         self._sources, self._router, self._take, self.stats = sources, router, take, stats
         self.clock, self._sleep, self._draw, self._reconnector = clock, sleep, draw, reconnector

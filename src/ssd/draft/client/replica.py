@@ -12,8 +12,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ssd.draft.client.connection import Connection, ConnectionState
-from ssd.draft.client.sources import DraftSource
+from ssd.draft.client.connection import Connection, ConnectionState, DraftSource
 from ssd.draft.protocol.messages import MAX_COUNT, MAX_ID, AnyMessage, NodesHeads, Stats
 from ssd.moving_average import MovingAverage
 

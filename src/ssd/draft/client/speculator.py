@@ -24,11 +24,11 @@ import msgspec
 
 from ssd.config import TREE_SIZE, Backup
 from ssd.draft.client.client import DraftClient
+from ssd.draft.client.connection import Sources
 from ssd.draft.client.controller import AutoDisable, Controller
 from ssd.draft.client.mirrors import Knowledge
 from ssd.draft.client.proposals import NO_GRAMMARS, DraftedTokens, GrammarViews, TreeLimits
 from ssd.draft.client.replica import PoolStats
-from ssd.draft.client.sources import Sources
 from ssd.draft.protocol.messages import Sampling
 from ssd.ngram import guess_after
 

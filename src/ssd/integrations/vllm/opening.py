@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ssd.draft.client.client import DraftClient
-from ssd.draft.client.sources import sources_at
+from ssd.draft.client.connection import sources_at
 from ssd.draft.client.speculator import Speculator
 from ssd.draft.protocol.messages import Hello
 from ssd.draft.protocol.sockets import Keys
