@@ -34,8 +34,6 @@ _FRAMES_AT_ONCE = 256
 """Frames read in one call, so that a draft that sends without end does not stop the target."""
 _MAX_NONSENSE = 3
 """Invalid frames before the connection is dropped."""
-
-
 _ASK_SECONDS = 5.0
 """Time between two DNS lookups."""
 _STAY_SECONDS = 60.0
@@ -65,7 +63,7 @@ class Connection:
         """Idle timeouts in seconds: `hello_timeout` before HELLO, `timeout` afterwards."""
         self._link = link
         self._clock = clock
-        self._timeout, self._greeting_timeout = timeout, hello_timeout
+        self._timeout, self._hello_timeout = timeout, hello_timeout
         self._outbox: list[AnyMessage] = []
         self._last_heard = clock()
         self._num_nonsense = 0
@@ -157,9 +155,9 @@ class Connection:
 
     def _check_silence(self) -> None:
         """A draft sends signs of life whether it is asked anything or not."""
-        borne = self._timeout if self.state is ConnectionState.READY else self._greeting_timeout
-        if self._clock() - self._last_heard > borne:
-            self.lose(f"the draft has said nothing for {borne:.1f} s")
+        longest = self._timeout if self.state is ConnectionState.READY else self._hello_timeout
+        if self._clock() - self._last_heard > longest:
+            self.lose(f"the draft has said nothing for {longest:.1f} s")
 
 
 def _frames(messages: Sequence[AnyMessage]) -> list[bytes]:

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ssd.draft.protocol.messages import Drawn, Nodes, TreePart
+from ssd.draft.protocol.messages import Drawn, Floats, Ints, Nodes, TreePart
 from ssd.draft.protocol.sockets import DraftSocket, Heard
 from ssd.draft.server.session import DraftSession, Ledger, Longs
 from ssd.draft.tree.arrays import Arrays
@@ -226,10 +226,6 @@ class Peers:
         return (
             f"{MAX_PEERS_OF_KEY} engines with this key are connected already: give some another draft or key"
         )
-
-
-Ints = NDArray[np.int32]
-Floats = NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ssd.draft.server.session import DraftSession
+from ssd.draft.server.session import DraftSession, Longs
 from ssd.draft.tree.children import DrawnChildren, DrawSettings, drawn_children
 from ssd.draft.tree.forest import Forest, TokenRun
 from ssd.draft.tree.tables import WORD
@@ -117,7 +117,6 @@ def _tails(forest: Forest, runs: Sequence[TokenRun]) -> dict[int, tuple[int, Seq
     return found
 
 
-Longs = NDArray[np.int64]
 _Number = TypeVar("_Number", bound=np.generic)
 _NO_TOKEN = -(1 << 62)
 """Padding before the first token of a text. No bad word contains it."""
