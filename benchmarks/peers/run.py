@@ -92,7 +92,7 @@ class PeersRun:
         if apart:
             raise ValueError(
                 f"since {self._folder.path} was begun, things changed: {'; '.join(apart)}. "
-                "Name another folder with --run, or go on all the same with --mixed"
+                "Name another folder with --run, or continue anyway with --mixed"
             )
         self._keep(replace(self._manifest, sessions=[*before, now]))
 

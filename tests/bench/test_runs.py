@@ -211,7 +211,7 @@ def test_the_command_runs_and_then_only_reports(
         ended = CliRunner().invoke(app, command)
     assert ended.exit_code == 130
     assert "2 of 4 texts are kept" in ended.output
-    assert "the same command goes on from there" in ended.output
+    assert "the same command resumes the run" in ended.output
     for _ in range(2):
         done = CliRunner().invoke(app, command)
         assert done.exit_code == 0, done.output

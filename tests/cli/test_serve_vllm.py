@@ -231,7 +231,7 @@ def test_cores_that_vllm_was_given_are_not_the_drafts(monkeypatch: pytest.Monkey
             "is a GGUF file, and vLLM reads none: name the folder",
         ),
         (["org/repo/file.GGUF@main"], "is a GGUF file"),
-        (["m", "--max-n", "4"], "--max-n is not for --engine vllm: vLLM has no such bound"),
+        (["m", "--max-n", "4"], "--max-n is not for --engine vllm: vLLM has no such limit"),
         (["m", "--deterministic"], "VLLM_BATCH_INVARIANT=1"),
         (["m", "--tool-format", "hermes"], "--tool-call-parser"),
         (["m", "--pad-drafts"], "--pad-drafts needs --draft"),

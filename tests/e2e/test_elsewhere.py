@@ -92,5 +92,5 @@ def test_the_doctor_says_what_it_cannot_do(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     if (os.cpu_count() or 1) > 1:
         assert re.search(
-            r"cores in mode ssd\s+│ \d+ of the target, \d+ of the draft: that many threads", done.stdout
+            r"cores in mode ssd\s+│ \d+ of the target, \d+ of the draft: numbers of threads", done.stdout
         )

@@ -1,1 +1,1 @@
-"""Measuring: prompts, cases, engines that take turns, and what their records say."""
+"""Measures modes side by side: prompts, cases, turns, records, figures and reports."""

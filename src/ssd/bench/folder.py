@@ -52,7 +52,7 @@ class RunFolder:
         if apart:
             raise ValueError(
                 f"since {self.path} was begun, things changed: {'; '.join(apart)}. "
-                "Name another folder with --run, or go on all the same with --mixed"
+                "Name another folder with --run, or continue anyway with --mixed"
             )
 
     def begin_session(self, manifest: Manifest) -> None:

@@ -22,7 +22,7 @@ class RunFigures:
         self.manifest: Manifest = folder.manifest()
         self.records = folder.records()
         if not self.records:
-            raise ValueError(f"{folder.path} holds no records yet: go on with `ssd bench run`")
+            raise ValueError(f"{folder.path} holds no records yet: continue with `ssd bench run`")
         self._forwards, self._ties = folder.forwards(), folder.ties()
         self._facts = {each.label: each for each in self.manifest.cases}
 

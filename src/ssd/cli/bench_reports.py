@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ssd.bench.compare import ComparedCase, Comparison
     from ssd.bench.summary import RunFigures
 
-_RUN_HELP = "The folder of a run: what --run named."
+_RUN_HELP = "The run's folder, as given to --run."
 _SHOWN_DIFFERENCES = 10
 
 
@@ -24,7 +24,7 @@ _SHOWN_DIFFERENCES = 10
 def report(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help=_RUN_HELP)],
     out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Where the pages go; the run's own folder.")
+        Path | None, typer.Option(metavar="DIR", help="Folder for the pages; default: the run's own folder.")
     ] = None,
 ) -> None:
     """Write a run's figures as one HTML page (report.html) and as Markdown (report.md).
@@ -50,7 +50,7 @@ def compare(
     before: Annotated[Path, typer.Argument(metavar="A", help=_RUN_HELP)],
     after: Annotated[Path, typer.Argument(metavar="B", help="The run to compare with A.")],
 ) -> None:
-    """Compare two runs of the same prompts: B over A, with a verdict that knows about noise.
+    """Compare two runs of the same prompts: B over A, with verdicts that take noise into account.
 
     Example:
 
@@ -101,7 +101,7 @@ def _show_comparison(found: Comparison) -> None:
 
     console, rows = Console(highlight=False), [*found.together, *found.rows]
     console.print(
-        "B over A, prompt by prompt, as it is and in units of each run's bare forwards. Intervals hold at 95 "
+        "B over A, prompt by prompt, directly and in units of each run's bare forwards. Intervals hold at 95 "
         f"% for all {len(rows)} rows together: the chance that any of them errs is at most 5 %. Ratios are "
         "medians of those within a prompt, not ratios of medians."
     )

@@ -146,7 +146,7 @@ def _measure(folder: Path, options: BenchOptions, engine: EngineOptions, cases: 
     except KeyboardInterrupt:
         typer.echo(
             f"interrupted: {made.num_done} of {made.num_texts} texts are kept in {folder}; the same command "
-            f"goes on from there, and `ssd bench report {folder}` shows what there is",
+            f"resumes the run, and `ssd bench report {folder}` shows the results so far",
             err=True,
         )
         return _INTERRUPTED

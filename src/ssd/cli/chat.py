@@ -10,7 +10,7 @@ from ssd.cli.console import user_errors
 from ssd.cli.engine_options import EngineOptions, SamplingOptions
 from ssd.cli.options import with_options
 
-_who = partial(typer.Option, rich_help_panel="Who answers")
+_backend = partial(typer.Option, rich_help_panel="Engine or server")
 
 
 @with_options
@@ -23,14 +23,14 @@ def chat(
         bool,
         typer.Option("--color-origins", help="Colour each token by its origin; ssd only."),
     ] = False,
-    ssd: Annotated[bool, _who("--ssd", help="An engine in this process (the default).")] = False,
-    vllm: Annotated[str | None, _who(metavar="URL", help="Address of a running vLLM.")] = None,
-    sglang: Annotated[str | None, _who(metavar="URL", help="Address of a running SGLang.")] = None,
+    ssd: Annotated[bool, _backend("--ssd", help="An engine in this process (the default).")] = False,
+    vllm: Annotated[str | None, _backend(metavar="URL", help="Address of a running vLLM.")] = None,
+    sglang: Annotated[str | None, _backend(metavar="URL", help="Address of a running SGLang.")] = None,
     url: Annotated[
         str | None,
-        _who(metavar="URL", help="A server with OpenAI's API, such as ssd serve."),
+        _backend(metavar="URL", help="A server with OpenAI's API, such as ssd serve."),
     ] = None,
-    api_key: Annotated[str | None, _who(envvar="SSD_API_KEY", help="API key for the server.")] = None,
+    api_key: Annotated[str | None, _backend(envvar="SSD_API_KEY", help="API key for the server.")] = None,
     *,
     engine: EngineOptions,
     sampling: SamplingOptions,

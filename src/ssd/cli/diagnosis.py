@@ -89,7 +89,7 @@ def _packages(say: Say) -> tuple[InstalledPackage, ...]:
     found = [InstalledPackage(name, _version(name), job) for name, job in _PACKAGES.items()]
     found.append(_vllm())
     if other := _version(_OTHER_PROJECT):
-        job = f"another project, or {DISTRIBUTION} before it was called so"
+        job = f"another project, or {DISTRIBUTION} under its former name"
         found.append(InstalledPackage(_OTHER_PROJECT, other, job, f"pip uninstall {_OTHER_PROJECT}"))
     return tuple(found)
 

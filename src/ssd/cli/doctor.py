@@ -31,7 +31,7 @@ _STYLES = {"ok": "green", "not run": "dim", "slower than expected": "yellow"}
 @with_options
 def doctor(
     hf_cache: Annotated[
-        str | None, typer.Option(envvar="SSD_HF_CACHE", help="Where models of the hub are kept.")
+        str | None, typer.Option(envvar="SSD_HF_CACHE", help="Folder for models from the hub.")
     ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print JSON, for programs and bug reports.")
@@ -107,7 +107,7 @@ def _selftest(device: str, record: Path | None, *, as_json: bool) -> None:
         )
     if record is not None:
         if test.measured is None:
-            raise ValueError(f"nothing is written to {record}: a part that measures has failed, see above")
+            raise ValueError(f"nothing is written to {record}: a measurement has failed, see above")
         test.measured.write(record)
     if any(line.is_failure for line in lines):
         raise typer.Exit(1)

@@ -41,12 +41,14 @@ def draft(
         typer.Option(help="With --make-keys: make keys for engines of this tenant."),
     ] = None,
     hf_cache: Annotated[
-        str | None, typer.Option(envvar="SSD_HF_CACHE", help="Where models of the hub are kept.")
+        str | None, typer.Option(envvar="SSD_HF_CACHE", help="Folder for models from the hub.")
     ] = None,
     config_file: ConfigFile = None,
     log_format: Annotated[
         LogFormat | None,
-        typer.Option(envvar=LOG_FORMAT_VARIABLE, help="text or json; text where a terminal reads along."),
+        typer.Option(
+            envvar=LOG_FORMAT_VARIABLE, help="text or json; default: text on a terminal, else json."
+        ),
     ] = None,
     lifeline: Annotated[
         bool, typer.Option(hidden=True, help="Exit and remove the socket when standard input is closed.")
@@ -54,7 +56,7 @@ def draft(
     *,
     options: Annotated[Said, SettingsOf(DraftConfig, without=("timeout",))],
 ) -> None:
-    """Run a draft that any number of engines can use.
+    """Run a draft that several engines can share.
 
     Start it, then give its address to an engine:
 
@@ -104,14 +106,14 @@ def _make_keys(folder: Path, tenant: str | None) -> None:
     if tenant is not None:
         make_tenant_keys(folder, tenant)
         typer.echo(
-            f"keys are made: {folder / tenant} is for whoever verifies as {tenant} (--draft-keys); "
-            f"the draft knows it by {folder / 'draft' / tenant}.key once it is started anew"
+            f"keys written: move {folder / tenant} to the engines of {tenant} (--draft-keys), and restart "
+            f"the draft, which then accepts them by {folder / 'draft' / tenant}.key"
         )
         return
     make_keys(folder)
     typer.echo(
-        f"keys are made: {folder / 'draft'} is for the draft (--keys), {folder / 'engine'} for "
-        "whoever verifies (--draft-keys), on its machine; neither needs the other's folder"
+        f"keys written: {folder / 'draft'} is for the draft (--keys); move {folder / 'engine'} to the "
+        "engine's machine (--draft-keys); neither side needs the other's folder"
     )
 
 

@@ -32,7 +32,7 @@ class EngineOptions:
     model_argument: Annotated[
         str | None, typer.Argument(metavar="MODEL", help=MODEL_HELP, show_default=False)
     ] = None
-    model: Annotated[str | None, typer.Option("--model", "-m", help="The same, as an option.")] = None
+    model: Annotated[str | None, typer.Option("--model", "-m", help="The model, as an option.")] = None
     config: ConfigFile = None
     said: Annotated[Said, SettingsOf(EngineConfig, without=("model", "draft", "seed"))] = field(
         default_factory=dict
@@ -106,7 +106,7 @@ class SamplingOptions:
     repetition_penalty: Annotated[float, _sampling(help="Above 1 discourages repetition.")] = 1.0
     seed: Annotated[int | None, _sampling(help="Seed, to repeat a sampled answer.")] = None
     stop: Annotated[list[str] | None, _sampling(help="Stop string; repeatable.")] = None
-    ignore_eos: Annotated[bool, _sampling("--ignore-eos", help="Go on after the end token.")] = False
+    ignore_eos: Annotated[bool, _sampling("--ignore-eos", help="Continue after the end token.")] = False
 
     def params(self, *, max_tokens: int | None, n: int = 1, logprobs: int | None = None) -> "SamplingParams":
         """`max_tokens` is the default if the user gave none."""

@@ -22,7 +22,7 @@ STYLES = {"hit": "green", "backup": "yellow", "target": "bold"}
 _SHOWN_TREES = 12
 LEGEND = {
     "hit": "accepted from a speculation that was ready",
-    "backup": "accepted from one made after a miss",
+    "backup": "accepted from a backup after a miss",
     "target": "the target's own",
 }
 

@@ -70,8 +70,8 @@ def core_split(split: CoreSplit, physical: Sequence[Sequence[int]], *, can_pin: 
         return "one for target and draft together: nothing is gained over mode sd"
     if not can_pin:
         return (
-            f"{len(split.target)} of the target, {len(split.draft)} of the draft: that many threads, "
-            "where they run is up to this system"
+            f"{len(split.target)} of the target, {len(split.draft)} of the draft: numbers of threads; "
+            "this system chooses the cores"
         )
     target, draft = (",".join(map(str, cores)) for cores in (split.target, split.draft))
     return f"target on {target}; draft on {draft}; {_about_siblings(split, physical)}"

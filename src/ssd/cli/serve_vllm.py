@@ -54,22 +54,22 @@ _FLAGS = {
     "max_logprobs": "--max-logprobs",
 }
 _REFUSED = {
-    "saguaro": "it is for acceptance by ratio in our own engine",
+    "saguaro": "it is for ratio acceptance in our own engine",
     "enable_trees": "vLLM verifies one path: it has no attention over trees",
-    "num_blocks": "say -- --num-gpu-blocks-override",
-    "deterministic": "vLLM's own way, on GPUs, is the variable VLLM_BATCH_INVARIANT=1",
+    "num_blocks": "use -- --num-gpu-blocks-override",
+    "deterministic": "on GPUs, set VLLM_BATCH_INVARIANT=1 for vLLM's own mode",
     "decode_tile": "it is for --deterministic in our own engine",
     "prefill_tile": "it is for --deterministic in our own engine",
-    "stuck_seconds": "vLLM's /health is its own",
-    "tool_format": "say -- --enable-auto-tool-choice --tool-call-parser NAME",
-    "reasoning_format": "say -- --reasoning-parser NAME",
-    "max_queue": "vLLM queues without a bound",
+    "stuck_seconds": "vLLM has its own /health",
+    "tool_format": "use -- --enable-auto-tool-choice --tool-call-parser NAME",
+    "reasoning_format": "use -- --reasoning-parser NAME",
+    "max_queue": "vLLM does not limit its queue",
     **dict.fromkeys(
-        ("max_connections", "max_body_bytes", "max_prompts", "max_n", "max_stop"), "vLLM has no such bound"
+        ("max_connections", "max_body_bytes", "max_prompts", "max_n", "max_stop"), "vLLM has no such limit"
     ),
     **dict.fromkeys(
         ("header_seconds", "body_seconds", "write_seconds", "keep_alive_seconds"),
-        "how long vLLM waits for a client is its own",
+        "vLLM has its own timeouts for clients",
     ),
 }
 _OURS = ("--worker-cls", "--speculative-config", "-sc", "--additional-config")

@@ -209,5 +209,5 @@ def _table(tuned: Tuned) -> Table[CaseRates]:
         ),
         Column[CaseRates]("predicted", promised),
     )
-    title = "measured, in turns, on the prompts that the choice is made by; intervals hold together"
+    title = "measured in turns, on the prompts used for the choice; intervals hold together"
     return Table(columns, tuned.measured, title, lambda each: "bold green" if each is tuned.chosen else "")

@@ -21,18 +21,20 @@ def _accepted(row: Figures) -> str:
 _RATE = "1 / time per output token: median over prompts, 95 % interval"
 _OVER_AR = "rate over plain decoding's on the target's own devices, prompt by prompt: median, 95 % interval"
 _OVER_WIDE = "the same over plain decoding on the draft's cores as well"
-_OVER_SD = "over the fastest sd case; of several, chosen by every other prompt, and compared by the rest"
-_RAN = "a verification / a step of a draft that works ahead, as they ran beside each other"
+_OVER_SD = "over the fastest sd case; of several, chosen by every other prompt, and compared on the rest"
+_RAN = "a verification / a step of a draft that works ahead, while both ran"
 _FLOP = "tokens per 10⁹ multiplications and additions of target and draft, prompts included"
 _ROOF = "min(E∞/T_v, E_d/T_d) from bare forwards of the same run"
 _PER_TOKEN = "time per output token: median"
 _OUTPUT = "all texts over wall time, prompts included"
-_DIFFER = "texts that are not plain decoding's, token for token"
+_DIFFER = "texts that differ from plain decoding's in any token"
 _FIRST = "from request to first token: median"
 OVER_AR = Column[Figures]("× ar", lambda row: str(row.over_ar or NOTHING), _OVER_AR)
 OVER_SD = Column[Figures]("× best sd", lambda row: str(row.over_sd or NOTHING), _OVER_SD)
 ACCEPTED = Column[Figures]("accepted a round", _accepted, "drafted tokens accepted in one verification")
-HITS = Column[Figures]("hits", lambda row: maybe(row.hit_rate), "rounds whose outcome the draft had foreseen")
+HITS = Column[Figures](
+    "hits", lambda row: maybe(row.hit_rate), "rounds after which the next speculation was ready"
+)
 OF_ROOF = Column[Figures]("of roof", lambda row: maybe(row.efficiency), "rate over the roof")
 PARTS: tuple[tuple[Column[Figures], ...], ...] = (
     (
@@ -48,7 +50,7 @@ PARTS: tuple[tuple[Column[Figures], ...], ...] = (
     (
         ACCEPTED,
         HITS,
-        Column("late", lambda row: maybe(row.late_rate), "misses: the draft had not come so far yet"),
+        Column("late", lambda row: maybe(row.late_rate), "misses: the draft was behind"),
         Column("unknown", lambda row: maybe(row.unknown_rate), "misses: the draft had guessed other tokens"),
         Column("verify / draft / wait / host %", _shares, "where the time of the engine's steps went"),
         Column("ran, ms", _milliseconds, _RAN),

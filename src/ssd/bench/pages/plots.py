@@ -147,7 +147,7 @@ def _lanes(records: Sequence[CaseRecord], colours: Mapping[str, str]) -> str:
     end = 1e3 * min(max(span.ended for span in each.spans if span.lane == "target") for each in records)
     drafts = [any(span.lane == "draft" for span in each.spans) for each in records]
     height = _TOP + (len(records) + sum(drafts)) * (_LANE + _LANE_GAP) + len(records) * _CASE_GAP
-    drawing = SvgDrawing(height, "who computed when")
+    drawing = SvgDrawing(height, "when target and draft computed")
     axes = drawing.axes(_LEFT, _TOP, WIDTH - 16, height)
     axes.set_ylim(height, _TOP)
     axes.xaxis.tick_top()
@@ -189,7 +189,7 @@ def _depths(figures: RunFigures, colours: Mapping[str, str]) -> Plot | None:
     if not rows:
         return None
     where = "all data sets" if rows[0].dataset == ALL else rows[0].dataset
-    caption = f"Share of verifications in which at least so many drafted tokens were accepted; {where}."
+    caption = f"Share of verifications in which at least this many drafted tokens were accepted; {where}."
     drawn = [
         PlotLine(
             row.case.name,

@@ -153,7 +153,7 @@ def about_roofs(figures: RunFigures) -> str:
     names = ", ".join(f"{figures.name_of(row.case)} on {row.dataset}" for row in above)
     return (
         f"{about} {names}: faster than the roof, which was measured too low: the bare forwards beside these "
-        "texts met a slower machine than the texts did. Measure again with more prompts, on a quiet machine."
+        "texts met a slower machine than the texts did. Measure again with more prompts, on an idle machine."
     )
 
 
@@ -182,7 +182,7 @@ def facts(figures: RunFigures) -> list[tuple[str, str]]:
     return [
         *models,
         ("prompts", f"{settings.num_prompts} of each data set, from number {settings.first_prompt}"),
-        ("tokens", f"{settings.max_tokens} a text, whatever the text says; seeds from {settings.seed}"),
+        ("tokens", f"{settings.max_tokens} a text, end tokens ignored; seeds from {settings.seed}"),
         (
             "order",
             "each batch of prompts in every case before the next; each case follows each other as evenly as "
