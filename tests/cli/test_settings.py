@@ -16,7 +16,7 @@ from ssd.cli.config_file import ConfigFile
 from ssd.cli.console import user_errors
 from ssd.cli.engine_options import EngineOptions, SamplingOptions, ServerOptions, server_config
 from ssd.cli.main import app as ssd_app
-from ssd.cli.options import Said, SettingsOf, with_options
+from ssd.cli.options import GivenSettings, SettingsOf, with_options
 from ssd.config import DraftConfig, EngineConfig
 from ssd.config.server import ServerConfig
 
@@ -56,7 +56,7 @@ def show_draft(
     hf_cache: str | None = None,
     config: ConfigFile = None,
     *,
-    options: Annotated[Said, SettingsOf(DraftConfig, without=("timeout",))],
+    options: Annotated[GivenSettings, SettingsOf(DraftConfig, without=("timeout",))],
 ) -> None:
     """A command that is called as a section is."""
     with user_errors():

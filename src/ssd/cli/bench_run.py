@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _what = partial(typer.Option, rich_help_panel="What is measured")
 _INTERRUPTED = 130
 """Exit code of a program that Ctrl-C ended."""
-_SAID_BY_CASES = {"mode": "ssd", "acceptance": "coupled", "saguaro": 1.0}
+_SET_BY_CASES = {"mode": "ssd", "acceptance": "coupled", "saguaro": 1.0}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,12 +153,12 @@ def _measure(folder: Path, options: BenchOptions, engine: EngineOptions, cases: 
     return show_run(folder)
 
 
-def _without_cases(said: dict[str, Any]) -> dict[str, Any]:
+def _without_cases(flags: dict[str, Any]) -> dict[str, Any]:
     """Settings without those that the cases set. Raises ValueError if a flag contradicts the cases."""
-    for name, harmless in _SAID_BY_CASES.items():
-        if said.get(name, harmless) != harmless:
+    for name, harmless in _SET_BY_CASES.items():
+        if flags.get(name, harmless) != harmless:
             raise ValueError(f"--{name} is set by the cases here: --cases ar,sd4,ssd+ratio+saguaro0.5 …")
-    return {name: value for name, value in said.items() if name not in _SAID_BY_CASES}
+    return {name: value for name, value in flags.items() if name not in _SET_BY_CASES}
 
 
 def _settings(
@@ -170,19 +170,19 @@ def _settings(
     from ssd.bench.manifest import RunSettings
     from ssd.bench.runs import digests
 
-    said = _without_cases(engine.flags())
+    flags = _without_cases(engine.flags())
     return RunSettings(
         model=engine.named_model,
-        draft=said.pop("draft", None),
+        draft=flags.pop("draft", None),
         cases=[case.label for case in cases],
         datasets=list(prompts),
         num_prompts=options.num_prompts,
         first_prompt=options.first_prompt,
         max_tokens=options.max_tokens,
         seed=options.seed,
-        deterministic=said.get("deterministic", False),
+        deterministic=flags.get("deterministic", False),
         prompts=digests(prompts),
-        engine={name: list(value) if isinstance(value, tuple) else value for name, value in said.items()},
+        engine={name: list(value) if isinstance(value, tuple) else value for name, value in flags.items()},
     )
 
 

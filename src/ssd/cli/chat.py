@@ -74,7 +74,7 @@ def _remote(
     from ssd.cli.chat_remote import RemoteBackend
 
     # A mode that only follows from --draft was not given by the user.
-    silent = {"hf_cache"} if "mode" in engine.said else {"hf_cache", "mode"}
+    silent = {"hf_cache"} if "mode" in engine.given else {"hf_cache", "mode"}
     unheard = [name for name in engine.flags() if name not in silent]
     if unheard:
         flag = unheard[0].replace("_", "-")

@@ -14,7 +14,7 @@ import typer
 
 from ssd.cli.config_file import ConfigFile
 from ssd.cli.console import user_errors
-from ssd.cli.options import Said, SettingsOf, with_options
+from ssd.cli.options import GivenSettings, SettingsOf, with_options
 from ssd.config import DraftConfig
 from ssd.config.server import LOG_FORMAT_VARIABLE, LogFormat
 from ssd.models.names import path_or_hub_name
@@ -54,7 +54,7 @@ def draft(
         bool, typer.Option(hidden=True, help="Exit and remove the socket when standard input is closed.")
     ] = False,
     *,
-    options: Annotated[Said, SettingsOf(DraftConfig, without=("timeout",))],
+    options: Annotated[GivenSettings, SettingsOf(DraftConfig, without=("timeout",))],
 ) -> None:
     """Run a draft that several engines can share.
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ssd.cli.config_file import ConfigFile, SpeculativeConfig
-from ssd.cli.options import Said, SettingsOf, option_name
+from ssd.cli.options import GivenSettings, SettingsOf, option_name
 from ssd.config import DraftConfig, EngineConfig
 from ssd.config.schema import fields_of
 from ssd.config.server import ServerConfig
@@ -34,10 +34,10 @@ class EngineOptions:
     ] = None
     model: Annotated[str | None, typer.Option("--model", "-m", help="The model, as an option.")] = None
     config: ConfigFile = None
-    said: Annotated[Said, SettingsOf(EngineConfig, without=("model", "draft", "seed"))] = field(
+    given: Annotated[GivenSettings, SettingsOf(EngineConfig, without=("model", "draft", "seed"))] = field(
         default_factory=dict
     )
-    draft: Annotated[Said, SettingsOf(DraftConfig, owner="draft")] = field(default_factory=dict)
+    draft: Annotated[GivenSettings, SettingsOf(DraftConfig, owner="draft")] = field(default_factory=dict)
     speculative_config: SpeculativeConfig = None
     tensor_parallel_size: Annotated[
         int,
@@ -78,7 +78,7 @@ class EngineOptions:
             )
         mode = {"mode": "ssd"} if self.draft.get("model") else {}
         draft = {"draft": dict(self.draft)} if self.draft else {}
-        return {**mode, **self.said, **draft}
+        return {**mode, **self.given, **draft}
 
     def flags(self) -> dict[str, Any]:
         """The same as a flat dictionary by flag name."""
@@ -127,12 +127,12 @@ class SamplingOptions:
         )
 
 
-ServerOptions = Annotated[Said, SettingsOf(ServerConfig)]
+ServerOptions = Annotated[GivenSettings, SettingsOf(ServerConfig)]
 
 
-def server_config(said: Said) -> ServerConfig:
+def server_config(given: GivenSettings) -> ServerConfig:
     """The server's config. Raises ValueError if SSD_API_KEY is set but empty: the server would be open."""
     variable = fields_of(ServerConfig)["api_keys"].about.variable
-    if variable is not None and not said.get("api_keys") and os.environ.get(variable) == "":
+    if variable is not None and not given.get("api_keys") and os.environ.get(variable) == "":
         raise ValueError(f"{variable} is set but empty: give it a key, or unset it to serve without one")
-    return ServerConfig(**{"log_format": usual_format(), **said})
+    return ServerConfig(**{"log_format": usual_format(), **given})

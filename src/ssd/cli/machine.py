@@ -182,10 +182,10 @@ def _hardware() -> dict[str, str]:
 def _commit() -> str | None:
     """Commit of the running source if it is a git work tree; marked if files were changed."""
     here = Path(__file__).parent
-    said = _git(here, "rev-parse", "--short=12", "HEAD")
-    if said is None or _git(here, "ls-files", "--error-unmatch", __file__) is None:
+    commit = _git(here, "rev-parse", "--short=12", "HEAD")
+    if commit is None or _git(here, "ls-files", "--error-unmatch", __file__) is None:
         return None
-    return f"{said} (changed)" if _git(here, "status", "--porcelain", "--", "..") else said
+    return f"{commit} (changed)" if _git(here, "status", "--porcelain", "--", "..") else commit
 
 
 def _git(folder: Path, *arguments: str) -> str | None:

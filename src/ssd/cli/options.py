@@ -1,8 +1,8 @@
 """Groups of options that several commands share.
 
-A group is a dataclass of typer options, or the settings of a config (`Said`), each of which becomes a flag. A
-command has the group as the type of a parameter. `with_options` adds the group's flags to the command and
-fills the parameter from them:
+A group is a dataclass of typer options, or the settings of a config (`GivenSettings`), each of which becomes
+a flag. A command has the group as the type of a parameter. `with_options` adds the group's flags to the
+command and fills the parameter from them:
 
     @with_options
     def generate(prompt: …, *, engine: EngineOptions, sampling: SamplingOptions) -> None: ...
@@ -23,13 +23,13 @@ from ssd.cli.console import user_errors
 from ssd.cli.help import HelpAll
 from ssd.config.schema import Field, fields_of
 
-Said = dict[str, Any]
+GivenSettings = dict[str, Any]
 """The settings of a config that the user gave."""
 
 
 @dataclass(frozen=True, slots=True)
 class SettingsOf:
-    """Annotation of a `Said` parameter: the config whose settings become flags.
+    """Annotation of a `GivenSettings` parameter: the config whose settings become flags.
 
     With an owner, flags begin with its name: the draft's `width` is --draft-width. Its `model` is --draft.
     """
@@ -64,9 +64,9 @@ class SettingsOf:
             kind = list[str] if about.is_repeated else str
         return Annotated[kind | None, option]
 
-    def taken_from(self, said: Said) -> Said:
-        """Remove this config's options from `said`; returns the given ones by setting."""
-        values = {field: said.pop(option_name(self.owner, field.name)) for field in self._fields()}
+    def taken_from(self, given: GivenSettings) -> GivenSettings:
+        """Remove this config's options from `given`; returns the given ones by setting."""
+        values = {field: given.pop(option_name(self.owner, field.name)) for field in self._fields()}
         return {field.name: _as_setting(field, value) for field, value in values.items() if value is not None}
 
 
@@ -99,10 +99,10 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
     shared.append(_parameter("help_all", False, HelpAll))
 
     @functools.wraps(command)
-    def gathered(*, help_all: bool = False, **said: Any) -> None:
+    def gathered(*, help_all: bool = False, **given: Any) -> None:
         with user_errors():
-            filled = {name: _filled(group, said) for name, group in groups.items()}
-        command(**said, **filled)
+            filled = {name: _filled(group, given) for name, group in groups.items()}
+        command(**given, **filled)
 
     # typer would otherwise read the signature of the wrapped command.
     del gathered.__wrapped__
@@ -130,14 +130,14 @@ def _parameters_of(group: Any) -> list[inspect.Parameter]:
     return found
 
 
-def _filled(group: Any, said: Said) -> Any:
-    """The group with the given values, which are removed from `said`."""
+def _filled(group: Any, given: GivenSettings) -> Any:
+    """The group with the given values, which are removed from `given`."""
     if settings := _settings_in(group):
-        return settings.taken_from(said)
+        return settings.taken_from(given)
     hints = get_type_hints(group, include_extras=True)
     return group(
         **{
-            name: _filled(hints[name], said) if _is_group(hints[name]) else said.pop(name)
+            name: _filled(hints[name], given) if _is_group(hints[name]) else given.pop(name)
             for name in (field.name for field in dataclasses.fields(group))
         }
     )

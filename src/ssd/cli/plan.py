@@ -102,12 +102,12 @@ def plan(
             return
         site = devices.site(models.workload())
         offers = site.offers(devices.devices)
-    said = [*advice.about_extra_device(offers), *advice.about_room(site, devices.devices)]
-    said += [*advice.about_times(site), *advice.about_engines(offers)]
+    remarks = [*advice.about_extra_device(offers), *advice.about_room(site, devices.devices)]
+    remarks += [*advice.about_times(site), *advice.about_engines(offers)]
     if as_json:
-        typer.echo(json.dumps({"offers": [_row(each) for each in offers], "advice": said}, indent=1))
+        typer.echo(json.dumps({"offers": [_row(each) for each in offers], "advice": remarks}, indent=1))
     else:
-        _show(_offer_table(site, offers), *said)
+        _show(_offer_table(site, offers), *remarks)
 
 
 def _row(offer: "Offer") -> dict[str, Any]:

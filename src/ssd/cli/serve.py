@@ -67,7 +67,7 @@ def _apart(engine: EngineOptions, rest: list[str]) -> tuple[EngineOptions, list[
 def _is_for_vllm(engine: EngineOptions, vllm: VllmOptions) -> bool:
     if vllm.engine_name is not None:
         return vllm.engine_name == "vllm"
-    if engine.said.get("device") == "cpu" or not serve_vllm.visible_gpus():
+    if engine.given.get("device") == "cpu" or not serve_vllm.visible_gpus():
         return False
     reason = serve_vllm.why_unreadable(engine.named_model) or serve_vllm.why_missing()
     if reason:

@@ -189,7 +189,7 @@ class VllmServer:
             placement,
             ranks=self.engine.tensor_parallel_size,
             flags=self.flags,
-            max_num_seqs=self.engine.said.get("max_num_seqs"),
+            max_num_seqs=self.engine.given.get("max_num_seqs"),
         )
         typer.echo(f"{placement.words}. By hand:\n\n{self.shown(placement)}\n", err=True)
         return run_pair(lambda folder: self.programs(placement, folder))
@@ -203,12 +203,12 @@ class VllmServer:
 
     def shown(self, placement: Placement) -> str:
         """The two commands as shell text, for running them separately."""
-        said = [[*_assigned(placement.target), *self._words(placement, _SOMEWHERE)]]
+        commands = [[*_assigned(placement.target), *self._words(placement, _SOMEWHERE)]]
         if self._keys:
-            said[0].insert(0, f"{KEY}=…" if len(self._keys) == 1 else f'{KEYS}=["…","…"]')
+            commands[0].insert(0, f"{KEY}=…" if len(self._keys) == 1 else f'{KEYS}=["…","…"]')
         if drafting := self._draft_words(placement.config, _SOMEWHERE):
-            said.insert(0, [*_assigned(placement.draft), "ssd", *drafting])
-        return "\n\n".join(map(_joined, said))
+            commands.insert(0, [*_assigned(placement.draft), "ssd", *drafting])
+        return "\n\n".join(map(_joined, commands))
 
     def programs(self, placement: Placement, folder: Path) -> Programs:
         address = f"ipc://{folder}/draft.sock"
@@ -234,19 +234,19 @@ class VllmServer:
 
     def _config(self) -> EngineConfig:
         """The settings as a checked EngineConfig, whose draft part `ssd draft` gets."""
-        said = self.engine.settings(for_vllm=True)
+        settings = self.engine.settings(for_vllm=True)
         bound = os.environ.get(CORES, "auto").replace("|", ",")
-        if "cores" not in said and bound not in ("auto", "nobind"):
-            said["cores"] = parse_cores(bound)
-        return EngineConfig.from_settings(self.engine.named_model, said)
+        if "cores" not in settings and bound not in ("auto", "nobind"):
+            settings["cores"] = parse_cores(bound)
+        return EngineConfig.from_settings(self.engine.named_model, settings)
 
     def _refuse(self) -> None:
         if reason := why_unreadable(self.engine.named_model):
             raise ValueError(reason)
-        for name in (*self.engine.said, *self.server):
+        for name in (*self.engine.given, *self.server):
             if name in _REFUSED:
                 raise ValueError(f"{_spelled(name)} is not for --engine vllm: {_REFUSED[name]}")
-        if (mode := self.engine.said.get("mode", "ssd")) != "ssd":
+        if (mode := self.engine.given.get("mode", "ssd")) != "ssd":
             raise ValueError(
                 f"--mode {mode} is not for --engine vllm: leave --draft out for vLLM alone, or "
                 "give vLLM's own draft after `--` with its --speculative-config"
@@ -285,9 +285,9 @@ class VllmServer:
         words = ["vllm", "serve", model, *(["--revision", revision] if revision else [])]
         words += ["--host", self._settings.host, "--port", str(self._settings.port)]
         words += ["--shutdown-timeout", str(math.ceil(self._settings.drain_seconds))]
-        said = {**self.engine.said, **self.server}
+        given = {**self.engine.given, **self.server}
         for name, flag in _FLAGS.items():
-            words += _flag(flag, said.get(name))
+            words += _flag(flag, given.get(name))
         if self.engine.tensor_parallel_size != 1:
             words += ["--tensor-parallel-size", str(self.engine.tensor_parallel_size)]
         if self.vllm.float32_head:
@@ -347,8 +347,8 @@ class VllmServer:
     @property
     def _keys(self) -> tuple[str, ...]:
         """API keys. Those in vLLM's own flags win."""
-        said = keys_after(self.flags) or self.server.get("api_keys", ())
-        return said or tuple(key for key in (os.environ.get(KEY),) if key)
+        keys = keys_after(self.flags) or self.server.get("api_keys", ())
+        return keys or tuple(key for key in (os.environ.get(KEY),) if key)
 
     @property
     def _settings(self) -> ServerConfig:

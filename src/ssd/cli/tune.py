@@ -120,13 +120,13 @@ def _given(engine: EngineOptions) -> tuple[dict[str, Any], dict[str, Any]]:
         raise ValueError(
             "nothing to tune without a draft: name a small model of the same family with --draft"
         )
-    settings, said = engine.settings(), engine.flags()
-    if "mode" not in engine.said:
-        del settings["mode"], said["mode"]
-    found_out = [name for name in _FOUND_OUT if name in said]
+    settings, flags = engine.settings(), engine.flags()
+    if "mode" not in engine.given:
+        del settings["mode"], flags["mode"]
+    found_out = [name for name in _FOUND_OUT if name in flags]
     if found_out:
         raise ValueError(f"--{found_out[0].replace('_', '-')} is chosen by tuning: leave it out")
-    unknown = [name for name in _UNKNOWN if name in said]
+    unknown = [name for name in _UNKNOWN if name in flags]
     if unknown:
         raise ValueError(
             f"tuning does not cover --{unknown[0].replace('_', '-')}: leave it out, and try by hand"

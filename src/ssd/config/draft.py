@@ -111,16 +111,16 @@ def _settings_of(given: str | Mapping[str, Any]) -> dict[str, Any]:
     return dict(given)
 
 
-def weights_of(said: tuple[str, ...]) -> dict[str, float]:
+def weights_of(given: tuple[str, ...]) -> dict[str, float]:
     """`("alice=4", "bob=0.5")` → {"alice": 4.0, "bob": 0.5}."""
     found: dict[str, float] = {}
-    for each in said:
-        who, _, weight = each.partition("=")
-        if not who or who in found or not 1e-3 <= _number(weight) <= 1e3:
+    for each in given:
+        name, _, weight = each.partition("=")
+        if not name or name in found or not 1e-3 <= _number(weight) <= 1e3:
             raise ValueError(
-                f"draft.weights={said!r}: name each once, with a weight between 0.001 and 1000: alice=4"
+                f"draft.weights={given!r}: name each once, with a weight between 0.001 and 1000: alice=4"
             )
-        found[who] = float(weight)
+        found[name] = float(weight)
     return found
 
 

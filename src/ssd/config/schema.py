@@ -131,7 +131,7 @@ def nearest(name: str, known: Iterable[str], *, otherwise: str) -> str:
     return f"did you mean {near[0]!r}?" if near else otherwise
 
 
-def said(config: Any) -> dict[str, Any]:
+def changed_settings(config: Any) -> dict[str, Any]:
     """The settings that differ from their defaults."""
     fields = fields_of(config.__class__)
     values = {name: getattr(config, name) for name in fields}

@@ -162,8 +162,8 @@ async def check_text(request: Request) -> None:
         try:
             json.dumps({name: value}, ensure_ascii=False).encode()
         except (UnicodeEncodeError, RecursionError):
-            said = ascii(name)[1:-1]
-            raise ApiError(400, f"{said} holds text that is not valid Unicode", param=said) from None
+            shown = ascii(name)[1:-1]
+            raise ApiError(400, f"{shown} holds text that is not valid Unicode", param=shown) from None
 
 
 def _may_hold_halves(body: bytes) -> bool:

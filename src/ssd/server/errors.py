@@ -117,10 +117,10 @@ def add_error_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     async def _http(request: Request, error: HTTPException) -> Response:
-        said = str(error.detail)
+        message = str(error.detail)
         if error.status_code in (404, 405):
-            said = f"{request.method} {request.url.path}: there is no such route; /openapi.json lists them"
-        return ApiError(error.status_code, said, headers=error.headers).response()
+            message = f"{request.method} {request.url.path}: there is no such route; /openapi.json lists them"
+        return ApiError(error.status_code, message, headers=error.headers).response()
 
     @app.exception_handler(Exception)
     async def _unforeseen(_request: Request, error: Exception) -> Response:

@@ -176,9 +176,9 @@ def _responses(path: str, shapes: Mapping[str, tuple[Any, Any]]) -> dict[str, An
     content = {_NOT_JSON.get(path, "application/json"): {"schema": whole}}
     if event is not None:
         # Describes a single event: that is what OpenAPI checkers expect for a stream.
-        said = {"type": "string", "contentMediaType": "application/json", "contentSchema": event}
+        data = {"type": "string", "contentMediaType": "application/json", "contentSchema": event}
         stream = {
-            "type": "object", "description": _STREAMED, "properties": {"data": said}, "required": ["data"],
+            "type": "object", "description": _STREAMED, "properties": {"data": data}, "required": ["data"],
         }  # fmt: skip
         content["text/event-stream"] = {"schema": stream}
     failure = {"application/json": {"schema": {"$ref": f"{PLACE}Error"}}}

@@ -171,8 +171,8 @@ def template_options(body: ChatCompletionRequest) -> dict[str, Any]:
 
 def _effort(body: ChatCompletionRequest) -> dict[str, Any]:
     """Effort and verbosity under the names that templates use; templates ignore names they do not use."""
-    said = {"reasoning_effort": body.reasoning_effort, "verbosity": body.verbosity}
-    options: dict[str, Any] = {name: value for name, value in said.items() if value is not None}
+    given = {"reasoning_effort": body.reasoning_effort, "verbosity": body.verbosity}
+    options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     if body.reasoning_effort == "none":
         options["enable_thinking"] = False
     return options

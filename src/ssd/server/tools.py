@@ -168,8 +168,8 @@ def spelled_out(
     if not tools:
         return spelled
     first = spelled[0] if spelled[0]["role"] == "system" else None
-    said = f"{first['content']}\n\n" if first else ""
-    return [{"role": "system", "content": said + _introduction(tools, kind)}, *spelled[1 if first else 0 :]]
+    before = f"{first['content']}\n\n" if first else ""
+    return [{"role": "system", "content": before + _introduction(tools, kind)}, *spelled[1 if first else 0 :]]
 
 
 def _introduction(tools: Sequence[dict[str, Any]], kind: KnownFormat) -> str:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from ssd.config import Backup
-from ssd.config.schema import Setting, check, refuse_unknown, said
+from ssd.config.schema import Setting, changed_settings, check, refuse_unknown
 
 KEY = "ssd"
 _SCHEMES = ("ipc://", "tcp://", "dns://")
@@ -60,4 +60,4 @@ class Settings:
 
     def to_additional_config(self) -> dict[str, Any]:
         """Settings that differ from the defaults, in the form of `from_additional_config`."""
-        return {KEY: said(self)}
+        return {KEY: changed_settings(self)}
