@@ -42,14 +42,6 @@ def test_no_message_page_or_image_names_the_other_project() -> None:
     assert [str(path) for path, text in read.items() if ANOTHER_PROJECT.search(text)] == []
 
 
-@pytest.mark.parametrize(
-    "form", ["pip install {}", "pip install -U {}", "pip install '{}'", "pip install '{}[bench]'"]
-)
-def test_that_look_finds_what_it_is_for(form: str) -> None:
-    assert ANOTHER_PROJECT.search(form.format("ssd"))
-    assert not ANOTHER_PROJECT.search(form.format(DISTRIBUTION))
-
-
 def test_messages_name_extras_that_there_are() -> None:
     assert project()["name"] == DISTRIBUTION
     assert how_to_install("server") == "pip install 'ssd-llm[server]'"

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 import yaml
 
-from ssd.integrations.vllm.contract import TESTED
 from ssd.version import __version__
 
 pytest.importorskip("check_jsonschema")
@@ -62,38 +61,12 @@ def test_files_fit_their_schema(schema: str, files: list[Path]) -> None:
     assert_fits(schema, *files)
 
 
-def test_a_workflow_that_is_none_does_not_fit(tmp_path: Path) -> None:
-    broken = tmp_path / "broken.yml"
-    broken.write_text("on: push\njobs: {a: {runs-on: ubuntu-latest, steps: [{rum: ls}]}}\n")
-    with pytest.raises(AssertionError, match="rum"):
-        assert_fits("vendor.github-workflows", broken)
-
-
 def test_tests_run_on_every_python_that_is_promised_and_on_macos() -> None:
     matrix = jobs()["tests"]["strategy"]["matrix"]
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     promised = re.findall(r"Python :: (3\.\d+)", " ".join(project["classifiers"]))
     assert matrix["python"] == promised
     assert [each["system"] for each in matrix["include"]] == ["macos-latest"]
-
-
-def test_commands_of_workflows_name_what_there_is() -> None:
-    said = commands()
-    for words in (
-        "ruff format --check .",
-        "ruff check .",
-        "mypy",
-        "pytest",
-        "mkdocs build --strict",
-        "actionlint",
-    ):
-        assert words in said
-    assert all((ROOT / name).exists() for name in re.findall(r"\.ci/\w+\.py", said))
-    assert f"ssd.integrations.vllm.contract {' '.join(TESTED)}" in said
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    named = {name for group in re.findall(r"\"\.\[([\w,]+)\]\"", said) for name in group.split(",")}
-    assert named
-    assert named <= set(extras)
 
 
 def test_what_takes_long_runs_by_itself_every_week() -> None:
@@ -138,12 +111,6 @@ def test_publishing_runs_nothing_but_what_was_built_and_checked() -> None:
         "pypa/gh-action-pypi-publish",
     ]
     assert any("wheel_contents.py" in step.get("run", "") for step in jobs()["build"]["steps"])
-
-
-@pytest.mark.parametrize("form", FORMS, ids=lambda path: path.stem)
-def test_forms_ask_for_the_doctor(form: Path) -> None:
-    asked = [field["attributes"]["label"] for field in read(form)["body"] if field["type"] == "textarea"]
-    assert any("ssd doctor --json" in label for label in asked)
 
 
 def test_the_citation_is_of_this_version_and_its_day() -> None:
