@@ -30,10 +30,6 @@ def verdicts(tmp_path: Path, before: Change, after: Change, *, forward_seconds: 
     return {row.verdict for row in compare_runs(tmp_path / "a", tmp_path / "b").rows}
 
 
-def test_the_same_again_is_no_difference(tmp_path: Path) -> None:
-    assert verdicts(tmp_path, at_speed(1), at_speed(1)) == {"no difference that the noise allows"}
-
-
 def test_noise_is_no_difference(tmp_path: Path) -> None:
     found = verdicts(tmp_path, noisy(1), noisy(2))
     assert found == {"no difference that the noise allows"}

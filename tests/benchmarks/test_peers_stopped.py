@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.peers import idle
 from benchmarks.peers.idle import idle_cores
 from benchmarks.peers.process import PeerError, Worker, WorkerPlan
 from benchmarks.peers.registry import endpoint
@@ -80,13 +79,6 @@ def test_who_waits_takes_no_cores_and_answers_again(plan: WorkerPlan, tmp_path: 
         used = idle_cores({"asked": stopped.pid, "never stopped": other.pid})
         assert used["asked"] < used["never stopped"] / 10
         assert stopped.ask("any", [9], 1)["tokens"] == [9]
-
-
-def test_where_the_system_does_not_tell_nothing_is_said(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(idle, "_PROCESSES", tmp_path / "missing")
-    assert idle_cores({"this": os.getpid()}) == {}
 
 
 def test_one_that_failed_is_stopped_too(plan: WorkerPlan, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.peers.plans import Places, plan_workers
-from benchmarks.peers.process import PeerError, Worker, WorkerPlan
+from benchmarks.peers.process import Worker, WorkerPlan
 from benchmarks.peers.records import PeerRecord, PeersFolder, PeersManifest, PeersSettings
 from benchmarks.peers.registry import endpoint
 from benchmarks.peers.run import PeersRun, Watcher
@@ -95,28 +95,6 @@ class Played:
         run = PeersRun(self.folder, self.manifest, [wave], PROMPTS, lambda text: [ord(c) for c in text])
         run.go_on(Watcher(on_text=on_text, on_note=self.notes.append))
         return self.folder.records()[before:]
-
-
-def test_transformers_is_greedy_alone_and_with_a_draft(
-    tiny_llama: Path, tiny_draft: str, tmp_path: Path
-) -> None:
-    """What it cannot do is an error after which it goes on; one that is killed is told apart."""
-    plan = plans(settings(tiny_llama, tiny_draft))["transformers"]
-    with Worker(plan, tmp_path / "log") as worker:
-        plain = worker.ask("plain", PROMPTS["code"][0], 12)
-        drafted = worker.ask("draft3", PROMPTS["code"][0], 12)
-        assert worker.versions["transformers"] != "?"
-        with pytest.raises(PeerError, match="IndexError"):
-            worker.ask("plain", [100_000], 4)
-        assert len(worker.ask("plain", [5], 4)["tokens"]) == 4
-        worker._process.kill()
-        with pytest.raises(PeerError, match="was killed"):
-            worker.ask("plain", [5], 4)
-    assert len(plain["tokens"]) == 12
-    assert drafted["tokens"] == plain["tokens"]
-    assert plain["first_token"] > 0
-    assert plain["num_later"] == 11
-    assert 0 < plain["seconds_later"] < 60
 
 
 def test_real_engines_write_the_same(tiny_llama: Path, tiny_draft: str, tmp_path: Path) -> None:

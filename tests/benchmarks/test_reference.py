@@ -34,21 +34,6 @@ def test_chat_with_the_draft_that_works_ahead() -> None:
     }
 
 
-def test_families_and_modes_of_chat() -> None:
-    alone = arguments_of_chat(["--ssd", "--qwen", "--size", "4", "--eager"])
-    assert pairs(alone) == {**pairs(COMMON), "--model": "Qwen/Qwen3-4B"}
-    in_turns = pairs(arguments_of_chat(["--ssd", "--spec", "--model", "m", "--draft", "d"]))
-    assert (in_turns["--mode"], in_turns["--model"], in_turns["--draft"]) == ("sd", "m", "d")
-
-
-def test_servers() -> None:
-    assert arguments_of_chat(["--vllm", "--metrics"]) == [
-        *COMMON,
-        *("--metrics", "--vllm", "http://localhost:40020"),
-    ]
-    assert arguments_of_chat(["--sglang", "--url", "http://a"])[-2:] == ["--sglang", "http://a"]
-
-
 @pytest.mark.parametrize(
     ("line", "message"),
     [
@@ -103,12 +88,6 @@ def test_modes_and_data_sets(line: str, case: str, datasets: str) -> None:
     assert (found["--cases"], found["--datasets"]) == (case, datasets)
     assert ("--draft" in found) == (case != "ar")
     assert (found["--num-prompts"], found["--max-tokens"]) == ("128", "512")
-
-
-def test_names_of_a_run() -> None:
-    found = pairs_of_run("--model m --draft d --spec --name mine --max_model_len 4096 --block_sz 32")
-    assert (found["--model"], found["--draft"], found["--run"]) == ("m", "d", "runs/mine")
-    assert (found["--max-model-len"], found["--block-size"]) == ("4096", "32")
 
 
 @pytest.mark.parametrize(

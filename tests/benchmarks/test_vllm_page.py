@@ -15,7 +15,6 @@ from benchmarks.vllm_page import FLAGS, main, page_text, peers_words
 from ssd.cli import machine
 from ssd.cli.machine import provenance
 from ssd.selftest.results import CheckResult
-from tests.test_images import parse
 
 
 def options(*words: str) -> Namespace:
@@ -61,10 +60,6 @@ def test_a_page_of_both_and_a_self_test_only_once(tmp_path: Path, monkeypatch: p
     assert (tmp_path / "runs").read_text() == "x"
     (tmp_path / "selftest.md").unlink()
     assert "Not run." in page_text(tmp_path)
-
-
-def test_the_self_test_is_a_command_that_there_is() -> None:
-    assert parse(["ssd", *vllm_page.SELF_TESTING[3:], "--json"])["selftest"]
 
 
 def test_what_hardware_there_is_is_asked_in_another_process(monkeypatch: pytest.MonkeyPatch) -> None:
