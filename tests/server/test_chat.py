@@ -76,13 +76,6 @@ def test_several_answers(server: ServerProcess) -> None:
     assert len({each.message.content for each in answer.choices}) == 3
 
 
-def test_an_answer_can_be_passed_back(server: ServerProcess) -> None:
-    first = server.openai.chat.completions.create(model="tiny", messages=MESSAGES, seed=1, max_tokens=8)
-    messages: Any = [*MESSAGES, first.choices[0].message, {"role": "user", "content": "And?"}]
-    second = server.openai.chat.completions.create(model="tiny", messages=messages, seed=1, max_tokens=8)
-    assert second.choices[0].message.content
-
-
 def test_a_chat_template_that_loops_is_refused(forcing: ServerProcess) -> None:
     """It froze the server for good. Others are answered meanwhile, and SIGTERM is heard (at the end)."""
     messages = [{"role": "user", "content": "for ever"}]

@@ -105,18 +105,6 @@ def test_a_model_by_its_name(forcing: ServerProcess) -> None:
         forcing.openai.models.retrieve("other/name")
 
 
-def test_the_clients_parsers(forcing: ServerProcess) -> None:
-    chats = forcing.openai.chat.completions
-    formed = chats.parse(model="tiny", messages=MESSAGES, response_format=Look, max_tokens=100)
-    assert isinstance(formed.choices[0].message.parsed, Look)
-    called = chats.parse(
-        model="tiny", messages=MESSAGES, tools=[TOOL], tool_choice="required", max_tokens=200
-    )
-    calls: Any = called.choices[0].message.tool_calls
-    (call,) = calls
-    assert isinstance(call.function.parsed_arguments, Look)
-
-
 def test_a_response_is_the_chats_answer(forcing: ServerProcess) -> None:
     chat = forcing.openai.chat.completions.create(
         model="tiny",
