@@ -114,27 +114,6 @@ def test_limits_are_validated(limits: tuple[int, int, int]) -> None:
 # --- rows ---
 
 
-def test_prompt_then_decode() -> None:
-    scheduler, sequence = build(), make(5)
-    add(scheduler, sequence)
-    assert (scheduler.num_waiting, scheduler.num_running) == (1, 0)
-    assert shape(step(scheduler)) == [(0, 5, 0, True, False)]
-    assert (scheduler.num_waiting, scheduler.num_running) == (0, 1)
-    assert shape(step(scheduler)) == [(5, 1, 0, True, True)]
-    assert (sequence.generated, sequence.num_computed, sequence.num_remaining(64)) == ([NEW, NEW], 6, 14)
-
-
-def test_long_prompt_is_chunked_within_the_budget() -> None:
-    scheduler = build(budget=8)
-    add(scheduler, make(18))
-    assert [shape(step(scheduler)) for _ in range(4)] == [
-        [(0, 8, 0, False, False)],
-        [(8, 8, 0, False, False)],
-        [(16, 2, 0, True, False)],
-        [(18, 1, 0, True, True)],
-    ]
-
-
 def test_decoding_comes_before_prompts_and_prompts_share_the_rest() -> None:
     scheduler = build(budget=10)
     first, long, short = make(3), make(20, first=30), make(3, first=60)
@@ -245,13 +224,6 @@ def test_decode_never_starves_behind_an_older_prompt() -> None:
         assert row_of(schedule, young) is not None or young.status is SequenceStatus.FINISHED
 
 
-def test_whole_prompts_when_chunking_is_off() -> None:
-    scheduler = build(budget=8, chunked=False)
-    add(scheduler, make(5), make(5, first=20))
-    assert shape(step(scheduler)) == [(0, 5, 0, True, False)]  # the second one does not fit whole
-    assert shape(step(scheduler)) == [(5, 1, 0, True, True), (0, 5, 0, True, False)]
-
-
 def test_oversized_whole_prompt_runs_alone_and_decoding_waits_one_step_only() -> None:
     scheduler = build(budget=8, chunked=False)
     decoding = make(3, max_tokens=40)
@@ -269,53 +241,7 @@ def test_max_num_seqs_is_kept() -> None:
     assert not scheduler.has_work
 
 
-def test_fully_cached_prompt_still_has_a_query_token() -> None:
-    scheduler = build()
-    first, second = make(8, max_tokens=1), make(8)
-    add(scheduler, first)
-    step(scheduler)
-    add(scheduler, second)
-    assert shape(step(scheduler)) == [(4, 4, 0, True, False)]
-    assert second.num_cached == 4
-
-
-def test_prompt_logits_skip_the_cache() -> None:
-    scheduler = build()
-    add(scheduler, make(9, max_tokens=1))
-    step(scheduler)
-    sequence = make(9)
-    sequence.wants_prompt_logits = True
-    add(scheduler, sequence)
-    assert shape(step(scheduler)) == [(0, 9, 0, True, False)]
-
-
-def test_cache_key_separates_requests() -> None:
-    scheduler = build()
-    add(scheduler, make(9, max_tokens=1))
-    step(scheduler)
-    add(scheduler, Sequence("other", range(9), max_tokens=1, cache_key="tenant"))
-    assert shape(step(scheduler)) == [(0, 9, 0, True, False)]
-
-
 # --- finish ---
-
-
-def test_finish_frees_everything_in_any_state() -> None:
-    scheduler = build(budget=8, max_num_seqs=2)
-    decoding, filling, waiting = make(4), make(20, first=20), make(4, first=50)
-    add(scheduler, decoding, filling, waiting)
-    step(scheduler)
-    assert (decoding.is_decoding, filling.is_decoding, waiting.status) == (
-        True,
-        False,
-        SequenceStatus.WAITING,
-    )
-    for sequence in (filling, waiting, decoding):
-        scheduler.finish(sequence)
-        assert sequence.status is SequenceStatus.FINISHED
-        scheduler.check_integrity()
-    assert (scheduler.has_work, scheduler._blocks.num_free) == (False, 32)
-    assert scheduler.schedule().rows == ()
 
 
 def test_released_ids_are_not_used_again_and_late_outcomes_have_no_owner() -> None:

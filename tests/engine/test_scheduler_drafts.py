@@ -3,7 +3,7 @@
 import pytest
 
 from ssd.engine.scheduler import Scheduler
-from ssd.engine.sequence import Sequence, SequenceStatus
+from ssd.engine.sequence import Sequence
 from tests.engine.test_scheduler import NEW, add, build, make, shape, step
 from tests.kvcache.matching import num_matched
 
@@ -15,32 +15,8 @@ def decoding_sequence(scheduler: Scheduler, num_prompt: int = 5, max_tokens: int
     return sequence
 
 
-def test_drafts_ride_along_and_accepted_ones_are_kept() -> None:
-    scheduler = build()
-    sequence = decoding_sequence(scheduler)
-    sequence.drafted = (7, 8, 9)
-    schedule = step(scheduler, num_accepted=2)
-    assert schedule.rows[0].tokens == (NEW, 7, 8, 9)
-    assert shape(schedule) == [(5, 1, 3, True, True)]
-    assert sequence.generated == [NEW, 7, 8, NEW]
-    assert sequence.num_computed == 8
-    assert not sequence.drafted
-
-
 FORK = (7, 8, 9, 10), (-1, -1, 1, 2)
 """7, and 8 → 9 → 10."""
-
-
-def test_of_a_tree_the_accepted_path_is_kept() -> None:
-    scheduler = build()
-    sequence = decoding_sequence(scheduler)
-    sequence.offer(*FORK)
-    row = scheduler.schedule().rows[0]
-    assert (row.tokens, row.parents, row.depth) == ((NEW, 7, 8, 9, 10), (-1, -1, 1, 2), 3)
-    scheduler.commit(row, (8, 9, NEW))
-    assert (sequence.generated, sequence.num_computed) == ([NEW, 8, 9, NEW], 8)
-    assert (sequence.drafted, sequence.parents) == ((), None)
-    scheduler.check_integrity()
 
 
 @pytest.mark.parametrize("outcome", [(7, 8, NEW), (9, NEW), (8, 9, 10, 7, NEW)])
@@ -86,36 +62,6 @@ def test_a_tree_takes_blocks_for_its_longest_path_only() -> None:
     sequence.offer((7,) * 9 + (8,), (-1,) * 9 + (0,))
     assert scheduler.schedule().rows[0].num_drafted == 10
     assert len(scheduler._blocks.block_table(sequence.seq_id)) == 3
-
-
-def test_drafts_never_ride_with_prompt_tokens() -> None:
-    scheduler, sequence = build(), make(5)
-    sequence.drafted = (7, 8)
-    add(scheduler, sequence)
-    assert shape(step(scheduler)) == [(0, 5, 0, True, False)]
-
-
-def test_drafts_stop_where_max_tokens_does() -> None:
-    scheduler = build()
-    sequence = decoding_sequence(scheduler, max_tokens=4)
-    sequence.drafted = (7, 8, 9, 10, 11)
-    assert shape(step(scheduler, num_accepted=9)) == [(5, 1, 2, True, True)]
-    assert sequence.generated == [NEW, 7, 8, NEW]
-    assert sequence.status is SequenceStatus.FINISHED
-
-
-def test_near_max_model_len_drafts_shrink_and_the_sequence_ends() -> None:
-    # Known fault elsewhere: a row that insists on K+1 slots waits for ever near the end.
-    scheduler = build(num_blocks=4, max_model_len=16)
-    sequence = decoding_sequence(scheduler, num_prompt=10, max_tokens=1000)
-    num_drafted = []
-    while scheduler.has_work:
-        sequence.drafted = (7,) * 8
-        row = step(scheduler).rows[0]
-        assert row.start + len(row.tokens) <= 16
-        num_drafted.append(row.num_drafted)
-    assert num_drafted == [4, 3, 2, 1, 0]
-    assert sequence.num_tokens == 16
 
 
 def test_drafts_leave_every_decoding_row_its_token() -> None:
@@ -170,17 +116,6 @@ def test_blocks_go_to_a_waiting_sequence_before_they_go_to_drafts() -> None:
     assert shape(step(scheduler)) == [(7, 1, 0, True, True), (0, 7, 0, True, False)]
 
 
-def test_drafts_of_a_step_that_failed_give_their_blocks_back() -> None:
-    scheduler = build(caching=False)
-    sequence = decoding_sequence(scheduler, num_prompt=7)
-    sequence.drafted = (7,) * 8
-    scheduler.schedule()
-    assert len(scheduler._blocks.block_table(sequence.seq_id)) == 4
-    sequence.drafted = ()
-    scheduler.schedule()
-    assert len(scheduler._blocks.block_table(sequence.seq_id)) == 2
-
-
 def test_drafts_evict_a_cached_prefix_once_not_each_step() -> None:
     scheduler = build(num_blocks=5)
     earlier = make(12, max_tokens=1)
@@ -207,17 +142,6 @@ def test_a_cut_burst_is_committed_as_far_as_it_counts() -> None:
     scheduler.check_integrity()
     scheduler.finish(sequence)
     scheduler.check_integrity()
-
-
-def test_rejected_drafts_never_enter_the_cache() -> None:
-    scheduler = build()
-    sequence = decoding_sequence(scheduler, num_prompt=3)
-    sequence.drafted = (7, 8, 9, 10, 11)
-    step(scheduler)
-    assert num_matched(scheduler._blocks, [0, 1, 2, NEW, 7, 8, 9, 10, 11]) == 4
-    assert num_matched(scheduler._blocks, [0, 1, 2, NEW, NEW, 0, 0, 0, 0]) == 4
-    step(scheduler)
-    assert num_matched(scheduler._blocks, [0, 1, 2, NEW, NEW, NEW, 9, 10, 11]) == 4
 
 
 @pytest.mark.parametrize("outcome", [(), (7, 8, 9, NEW, NEW), (8, NEW)])

@@ -5,8 +5,8 @@ from collections.abc import Callable
 import pytest
 
 from ssd.engine.scheduler import Schedule, Scheduler
-from ssd.engine.sequence import Sequence, SequenceStatus
-from tests.engine.test_scheduler import NEW, add, build, make, row_of, shape, step
+from ssd.engine.sequence import Sequence
+from tests.engine.test_scheduler import add, build, make, row_of, shape, step
 from tests.kvcache.matching import num_matched
 
 
@@ -22,36 +22,6 @@ def pressed(
     return scheduler, old, young, schedule
 
 
-def test_the_latest_arrival_gives_way_and_keeps_its_tokens() -> None:
-    # Known fault elsewhere: preemption that forgets generated tokens.
-    scheduler, old, young, schedule = pressed()
-    assert schedule.preempted == (young,)
-    assert [row.sequence for row in schedule.rows] == [old]
-    assert young.status is SequenceStatus.WAITING
-    assert (young.num_computed, young.num_preemptions, old.num_preemptions) == (0, 1, 0)
-    assert young.generated == [NEW] * 7
-    assert scheduler.num_waiting == 1
-
-
-def test_a_preempted_sequence_does_not_get_its_max_tokens_again() -> None:
-    # Known fault elsewhere: preemption that restarts max_tokens.
-    scheduler, old, young, _ = pressed()
-    assert young.num_remaining(64) == 7
-    while scheduler.has_work:
-        step(scheduler)
-    assert (old.num_generated, young.num_generated) == (14, 14)
-    assert scheduler._blocks.num_free == 6
-
-
-def test_recomputation_never_mixes_prompt_and_generated_tokens() -> None:
-    scheduler, old, young, _ = pressed()
-    scheduler.finish(old)
-    assert shape(step(scheduler)) == [(0, 6, 0, False, False)]
-    assert shape(step(scheduler)) == [(6, 7, 0, True, True)]
-    assert shape(step(scheduler)) == [(13, 1, 0, True, True)]
-    assert young.generated == [NEW] * 9
-
-
 def test_readmission_uses_the_prefix_cache() -> None:
     scheduler, old, young, _ = pressed(caching=True)
     scheduler.finish(old)
@@ -59,20 +29,6 @@ def test_readmission_uses_the_prefix_cache() -> None:
     assert row.sequence is young
     assert row.start >= 4
     assert young.num_cached == 0  # what was reused at first, as users are told
-
-
-def test_generated_tokens_are_not_replaced_by_anothers_prompt_unless_cached_alike() -> None:
-    scheduler, old, young, _ = pressed(cache_generated=False, caching=True)
-    scheduler.finish(old)
-    scheduler.finish(young)
-    same_as_prompt = Sequence("same", young.tokens, max_tokens=1)
-    add(scheduler, same_as_prompt)
-    step(scheduler)
-    again = make(6, first=20)
-    again.tokens.extend([NEW] * 7)  # as if preempted after seven tokens
-    again.num_preemptions = 1
-    add(scheduler, again)
-    assert shape(step(scheduler)) == [(4, 2, 0, False, False)]
 
 
 def test_generated_tokens_are_cached_only_if_allowed() -> None:

@@ -73,13 +73,6 @@ def test_found_blocks_that_are_cached_count_as_needed() -> None:
     blocks.check_integrity()
 
 
-def test_found_blocks_in_use_are_not_needed() -> None:
-    blocks = manager(num_blocks=4)
-    run(blocks, 1, prompt(12))
-    assert blocks.allocate(2, prompt(13)) == 12
-    assert blocks.num_free == 0
-
-
 def test_grow_never_shrinks_and_prefers_the_neighbour() -> None:
     blocks = manager()
     blocks.allocate(1, prompt(2))
@@ -102,21 +95,6 @@ def test_trim_gives_back_what_grow_took_and_grow_finds_it_again() -> None:
     blocks.trim(1, 99)
     blocks.trim(1, 8)
     assert blocks.num_covered(1) == 8
-
-
-def test_trim_refuses_a_registered_block() -> None:
-    blocks = manager()
-    run(blocks, 1, prompt(8))
-    refuses_to_trim(blocks, 1, 4)
-
-
-def test_trim_refuses_a_committed_block_whose_content_another_has_registered() -> None:
-    blocks = manager()
-    blocks.allocate(1, prompt(8))
-    blocks.allocate(2, prompt(8))
-    blocks.commit(2, prompt(8), 8, 8)
-    blocks.commit(1, prompt(8), 8, 8)
-    refuses_to_trim(blocks, 1, 4)
 
 
 def test_trim_refuses_a_shared_block_and_one_registered_by_a_parent_that_is_gone() -> None:
@@ -150,29 +128,6 @@ def test_same_start_is_shared_by_reference() -> None:
     assert blocks.block_table(1)[2] != blocks.block_table(2)[2]
 
 
-def test_fully_cached_prompt_leaves_a_query_token() -> None:
-    blocks = manager()
-    run(blocks, 1, prompt(8))
-    assert num_matched(blocks, prompt(8)) == 4
-    assert run(blocks, 2, prompt(8)) == 4
-    assert num_matched(blocks, [0]) == 0
-    assert num_matched(blocks, []) == 0
-
-
-def test_one_block_size_of_one_token_leaves_a_query_token() -> None:
-    blocks = BlockManager(4, 1)
-    run(blocks, 1, [7])
-    assert num_matched(blocks, [7]) == 0
-    assert num_matched(blocks, [7, 8]) == 1
-
-
-def test_same_tokens_behind_another_start_are_not_shared() -> None:
-    blocks = manager()
-    run(blocks, 1, [1, 1, 1, 1, 5, 6, 7, 8])
-    assert num_matched(blocks, [5, 6, 7, 8, 9]) == 0
-    assert num_matched(blocks, [2, 2, 2, 2, 5, 6, 7, 8, 9]) == 0
-
-
 def test_last_block_is_registered_under_its_own_index() -> None:
     # Known fault elsewhere: the newest block hashed as if it sat at another index of the sequence.
     blocks = manager()
@@ -187,20 +142,6 @@ def test_last_block_is_registered_under_its_own_index() -> None:
     assert num_matched(blocks, [*tokens[:4], *tokens[8:12], 0]) == 4
     assert blocks.allocate(2, [*tokens, 0]) == 12
     assert list(blocks.block_table(2)[:3]) == list(blocks.block_table(1))
-
-
-def test_cache_key_keeps_sequences_apart() -> None:
-    blocks = manager()
-    run(blocks, 1, prompt(8), cache_key="adapter")
-    assert num_matched(blocks, prompt(9)) == 0
-    assert num_matched(blocks, prompt(9), cache_key="adapter") == 8
-
-
-def test_reuse_can_be_limited() -> None:
-    blocks = manager()
-    run(blocks, 1, prompt(12))
-    assert num_matched(blocks, prompt(13), num_reusable=7) == 4
-    assert blocks.allocate(2, prompt(13), num_reusable=0) == 0
 
 
 def test_only_full_computed_cacheable_blocks_are_registered() -> None:
@@ -306,49 +247,6 @@ def test_blocks_evicted_together_serve_as_one_run() -> None:
 
 
 # --- fork and free ---
-
-
-def test_fork_shares_full_blocks_and_owns_its_tail() -> None:
-    blocks = manager()
-    run(blocks, 1, prompt(8))
-    assert blocks.fork(1, 2, 8) == 4
-    assert blocks.block_table(2)[0] == blocks.block_table(1)[0]
-    assert blocks.block_table(2)[1] != blocks.block_table(1)[1]
-    assert blocks.num_covered(2) == 8
-    blocks.free(1)
-    blocks.check_integrity()
-    assert blocks.num_free == 6
-
-
-def test_fork_without_prefix_cache() -> None:
-    blocks = manager(caching=False)
-    run(blocks, 1, prompt(9))
-    assert blocks.fork(1, 2, 9) == 8
-    blocks.free(1)
-    blocks.check_integrity()
-    blocks.free(2)
-    assert blocks.num_free == 8
-
-
-def test_fork_needs_one_block_for_its_tail() -> None:
-    blocks = manager(num_blocks=2)
-    blocks.allocate(1, prompt(8))
-    assert not blocks.can_fork(1, 8)
-    with pytest.raises(OutOfBlocks):
-        blocks.fork(1, 2, 8)
-    assert list(blocks.seq_ids) == [1]
-    blocks.check_integrity()
-
-
-def test_forked_child_continues_the_chain() -> None:
-    blocks = manager()
-    run(blocks, 1, prompt(6))
-    blocks.fork(1, 2, 6)
-    tokens = [*prompt(6), 70, 71]
-    blocks.grow(2, 8)
-    blocks.commit(2, tokens, 8, 8)
-    assert num_matched(blocks, [*tokens, 0]) == 8
-    blocks.check_integrity()
 
 
 def test_released_id_does_not_answer_for_its_successor() -> None:
