@@ -87,13 +87,6 @@ def test_who_would_sit_where(
     assert re.search(rf"cores in mode ssd\s+│ {re.escape(seats)}", shown)
 
 
-def test_instructions_are_those_the_processor_names(tmp_path: Path) -> None:
-    flags = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
-    shown = doctor(tmp_path)
-    for flag, name in {"amx_bf16": "AMX bfloat16", "avx512f": "AVX-512", "avx2": "AVX2"}.items():
-        assert (name in " ".join(shown.split())) == bool(re.search(rf"\b{flag}\b", flags))
-
-
 def test_models_in_the_cache_are_listed(tmp_path: Path) -> None:
     assert "none yet" in doctor(tmp_path / "missing")
     snapshot = tmp_path / "models--tiny--model" / "snapshots" / ("a" * 40)
@@ -167,15 +160,6 @@ def _with_two_tokens_swapped(tokenizer: dict[str, Any]) -> str:
     one, other = list(vocabulary)[5:7]
     vocabulary[one], vocabulary[other] = vocabulary[other], vocabulary[one]
     return json.dumps(tokenizer)
-
-
-def test_what_is_under_way_is_said_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before the tables, which take seconds, and beside standard output, which programs read."""
-    monkeypatch.setattr(machine, "reading_rate", lambda cores: cores * 1e9)
-    result = CliRunner().invoke(app, ["doctor", "--hf-cache", str(tmp_path), "--json"])
-    assert json.loads(result.stdout)["ssd"] == __version__
-    assert result.stderr.startswith("importing torch\n")
-    assert "measuring how fast memory is read" in result.stderr
 
 
 def test_the_compiler_that_triton_needs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -47,15 +47,6 @@ def test_help_fits_a_screen(command: str) -> None:
 
 
 @pytest.mark.parametrize("command", COMMON)
-def test_its_last_line_names_the_rest(command: str) -> None:
-    last = _told(command, "--help", 100).rstrip().splitlines()[-1]
-    assert last.endswith("--help-all")
-    rest = _flags(_told(command, "--help-all", 400)) - set(COMMON[command])
-    options = [each for each in _shown(command) if each.param_type_name == "option"]
-    assert int(last.split()[0]) == len(options) - len(COMMON[command]) - 1 <= len(rest)
-
-
-@pytest.mark.parametrize("command", COMMON)
 def test_it_shows_what_it_names_and_whatever_must_be_said(command: str) -> None:
     table = _told(command, "--help", 100).rpartition("\n\n")[0].rpartition("\n\n")[2]
     known = {flag for each in _shown(command) for flag in each.opts}
@@ -73,9 +64,3 @@ def test_help_all_has_every_option(command: str) -> None:
     assert {flag for flag in said if flag.startswith("--")} - _flags(text) == set()
     helps = [" ".join((each.help or "").split()) for each in _shown(command)]
     assert [each for each in helps if each not in text] == []
-
-
-def test_every_long_command_is_short() -> None:
-    """What is not in the table has to be short by itself."""
-    assert {"serve", "generate", "chat", "tune", "bench run", "draft", "plan"} <= set(COMMON) <= set(ALL)
-    assert [name for name in ALL if name not in COMMON and len(_shown(name)) > 8] == []
