@@ -77,38 +77,6 @@ def test_half_precision_logits_are_processed_in_float32() -> None:
     assert torch.equal(process_logits(logits, row), expected)
 
 
-def test_repetition_counts_prompt_and_output_once_and_looks_at_the_sign() -> None:
-    params = SamplingParams(repetition_penalty=2.0)
-    values = edited([4.0, -4.0, 4.0, -4.0, 0.0], params, prompt=(0, 0, 0, 1), output=(0, 1, 1))
-    assert values == [2.0, -8.0, 4.0, -4.0, 0.0]
-
-
-def test_frequency_counts_and_presence_does_not_and_both_skip_the_prompt() -> None:
-    history: dict[str, Any] = {"prompt": (0, 1, 1), "output": (1, 2, 2, 2)}
-    assert edited([0.0] * 4, SamplingParams(frequency_penalty=0.5), **history) == [0.0, -0.5, -1.5, 0.0]
-    assert edited([0.0] * 4, SamplingParams(presence_penalty=0.5), **history) == [0.0, -0.5, -0.5, 0.0]
-    assert edited([0.0] * 4, SamplingParams(presence_penalty=-2, frequency_penalty=1), **history) == [
-        0.0,
-        1.0,
-        -1.0,
-        0.0,
-    ]
-
-
-def test_bias_comes_before_the_repetition_penalty() -> None:
-    params = SamplingParams(repetition_penalty=2.0, logit_bias={0: 4.0})
-    assert edited([-1.0, 1.0], params, output=(0,)) == [1.5, 1.0]
-
-
-@pytest.mark.parametrize(("length", "is_forbidden"), [(0, True), (2, True), (3, False), (4, False)])
-def test_min_tokens_forbids_ending_until_there_are_enough(length: int, is_forbidden: bool) -> None:
-    values = edited(
-        [1.0] * 5, SamplingParams(min_tokens=3), prompt=(4,) * 9, output=(4,) * length, end_ids=(1, 3)
-    )
-    hidden = -math.inf if is_forbidden else 1.0
-    assert values == [1.0, hidden, 1.0, hidden, 1.0]
-
-
 @pytest.mark.parametrize(
     ("words", "prompt", "output", "expected"),
     [
@@ -135,28 +103,12 @@ def test_bad_words_end_where_their_beginning_was_written(
     assert [i for i, v in enumerate(values) if v == -math.inf] == sorted(expected)
 
 
-def test_drafted_tokens_roll_back_by_not_being_passed() -> None:
-    params = SamplingParams(frequency_penalty=1.0, repetition_penalty=1.5)
-    before = edited([1.0] * 6, params, prompt=(1,), output=(2,))
-    assert edited([1.0] * 6, params, prompt=(1,), output=(2, 3, 3)) != before
-    assert edited([1.0] * 6, params, prompt=(1,), output=(2,)) == before
-
-
 def test_ids_beyond_a_smaller_head_are_skipped() -> None:
     params = SamplingParams(
         logit_bias={9: 5.0, 1: 1.0}, repetition_penalty=2.0, frequency_penalty=1.0, min_tokens=9
     )
     values = edited([2.0] * 3, params, prompt=(8, 0), output=(7, 0), end_ids=(6,), bad_word_ids=((5,),))
     assert values == [0.0, 3.0, 2.0]
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [{}, {"temperature": 0.0}, {"top_k": 2}, {"top_p": 0.5}, {"min_p": 0.5}, {"repetition_penalty": 2.0}],
-)
-def test_everything_forbidden_is_minus_infinity_and_never_nan(changes: dict[str, Any]) -> None:
-    row = sampling_row(SamplingParams(**changes), output=(0,), bad_word_ids=((0,), (1,), (2,)))
-    assert process_logits(torch.tensor([1.0, -2.0, 3.0]), row).tolist() == [-math.inf] * 3
 
 
 def test_history_may_be_an_array() -> None:

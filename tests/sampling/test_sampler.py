@@ -126,31 +126,6 @@ def test_a_row_alone_equals_the_row_in_company_to_the_bit(vocab_size: int, scale
     assert together == alone == backwards
 
 
-def test_processed_rows_do_not_depend_on_where_they_lie() -> None:
-    rows = make_rows(1003)
-    logits = make_logits(len(rows), 1003, 3.0)
-    for i, row in enumerate(rows):
-        assert torch.equal(process_logits(logits[i], row), process_logits(logits[i].clone(), row))
-
-
-def test_seed_and_position_decide_and_nothing_else() -> None:
-    logits = make_logits(1, 500, 1.0)
-
-    def token(seed: int, position: int) -> int:
-        return sample(logits, [sampling_row(SamplingParams(), seed=seed, position=position)])[0].token
-
-    assert token(1, 5) == token(1, 5)
-    assert len({token(seed, 5) for seed in range(40)}) > 20
-    assert len({token(1, position) for position in range(40)}) > 20
-
-
-def test_greedy_ties_go_to_the_lowest_id() -> None:
-    logits = torch.zeros(2, 1003)
-    logits[1, [700, 30, 900]] = 1.0
-    rows = [sampling_row(SamplingParams(temperature=0))] * 2
-    assert [result.token for result in sample(logits, rows)] == [0, 30]
-
-
 def test_plain_greedy_rows_touch_neither_noise_nor_processors(monkeypatch: pytest.MonkeyPatch) -> None:
     def unexpected(*_: object) -> None:
         raise AssertionError("a greedy row needs none of this")
@@ -183,16 +158,6 @@ def test_a_broken_row_costs_its_own_token_only(changes: dict[str, Any], broken: 
     first, second = sample(logits, [row, row])
     assert 0 <= first.token < 200
     assert second == expected
-
-
-def test_forbidden_tokens_never_come(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = [
-        sampling_row(SamplingParams(min_tokens=1), position=i, end_ids=(0, 1), bad_word_ids=((2,),))
-        for i in range(200)
-    ]
-    for share in (-1.0, 1.0):
-        narrow_rows_by(monkeypatch, share)
-        assert {result.token for result in sample(torch.zeros(200, 4), rows)} == {3}
 
 
 def test_logprobs_are_of_the_raw_logits_and_only_where_asked() -> None:

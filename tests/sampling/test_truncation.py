@@ -24,49 +24,6 @@ def kept(values: list[float], params: SamplingParams) -> list[int]:
     return [i for i, v in enumerate(values) if v >= floor and v > -math.inf]
 
 
-def logs(*probabilities: float) -> list[float]:
-    return [math.log(p) if p else -math.inf for p in probabilities]
-
-
-def test_off_is_no_floor() -> None:
-    assert truncation_floor(GroupedScores.of(torch.randn(100)), SamplingParams()) == -math.inf
-
-
-def test_top_k_keeps_every_token_of_a_tie_at_the_border() -> None:
-    values = [1.0, 3.0, 2.0, 2.0, 2.0, 0.0]
-    assert kept(values, SamplingParams(top_k=1)) == [1]
-    assert kept(values, SamplingParams(top_k=2)) == [1, 2, 3, 4]
-    assert kept(values, SamplingParams(top_k=5)) == [0, 1, 2, 3, 4]
-    assert kept(values, SamplingParams(top_k=100)) == list(range(6))
-
-
-def test_top_p_keeps_the_token_that_reaches_it_and_its_equals() -> None:
-    values = logs(0.4, 0.1, 0.3, 0.2)
-    assert kept(values, SamplingParams(top_p=0.39)) == [0]
-    assert kept(values, SamplingParams(top_p=0.41)) == [0, 2]
-    assert kept(values, SamplingParams(top_p=0.71)) == [0, 2, 3]
-    assert kept(values, SamplingParams(top_p=0.91)) == [0, 1, 2, 3]
-    assert kept(values, SamplingParams(top_p=1e-9)) == [0]
-    assert kept(logs(0.25, 0.5, 0.25), SamplingParams(top_p=0.6)) == [0, 1, 2]
-
-
-def test_min_p_is_relative_to_the_largest() -> None:
-    values = logs(0.5, 0.26, 0.24)
-    assert kept(values, SamplingParams(min_p=0.5)) == [0, 1]
-    assert kept(values, SamplingParams(min_p=1.0)) == [0]
-    assert kept([1.0, 1.0, 0.0], SamplingParams(min_p=1.0)) == [0, 1]
-
-
-def test_each_step_sees_what_the_one_before_left() -> None:
-    values = logs(0.5, 0.2, 0.2, 0.1)
-    # Of all tokens 0.5 is half; of the first three it is 0.556.
-    assert kept(values, SamplingParams(top_p=0.53)) == [0, 1, 2]
-    assert kept(values, SamplingParams(top_p=0.53, top_k=2)) == [0]
-    assert kept(values, SamplingParams(top_p=0.53, min_p=0.3)) == [0]
-    # min_p leaves one token, so the second largest is no border.
-    assert kept(values, SamplingParams(min_p=0.6, top_k=2)) == [0]
-
-
 @pytest.mark.parametrize("changes", [{"top_k": 3}, {"top_p": 0.5}, {"min_p": 0.1}])
 def test_a_row_that_is_all_forbidden_stays_so_without_nan(changes: dict[str, float]) -> None:
     params = SamplingParams(**changes)  # type: ignore[arg-type]
