@@ -1,19 +1,9 @@
 """A draft that is behind counts as late, not as one that guesses wrongly, and gets no further sequences."""
 
-import time
-from collections.abc import Iterator
-from pathlib import Path
-
-import pytest
-
-from benchmarks.ruled import RuledModel, hello, scheduler_of, shape_of
 from ssd.draft.client.client import DraftClient
-from ssd.draft.client.connection import FixedSources, sources_at
+from ssd.draft.client.connection import FixedSources
 from ssd.draft.client.mirrors import Knowledge
 from ssd.draft.client.replica import Replica
-from ssd.draft.protocol.messages import Sampling
-from ssd.draft.protocol.sockets import Keys, ZmqDraftSocket, make_keys
-from ssd.draft.server.server import DraftServer
 from tests.draft.crowd import LOOKAHEAD, STEP, Crowd, Source, Target
 
 SEQUENCES, WIDTH = 64, 12
@@ -135,76 +125,3 @@ def test_lateness_is_forgotten_while_a_draft_has_nothing_to_do() -> None:
     pool.wait(20.0)
     assert not few.is_behind
     assert few.is_prompt
-
-
-class RealDrafts:
-    """The same with real sockets; the drafts work in the test's own thread."""
-
-    def __init__(self, folder: Path) -> None:
-        make_keys(folder)
-        self.links, self.services, addresses = list[ZmqDraftSocket](), list[DraftServer](), list[str]()
-        for width in (FEW, MANY):
-            link = ZmqDraftSocket("tcp://127.0.0.1:0", Keys(folder / "draft"))
-            addresses.append(bytes(link._socket.last_endpoint).decode())  # type: ignore[arg-type]
-            shape = shape_of(SEQUENCES, 2 * LOOKAHEAD, width=width, slots=128)
-            scheduler = scheduler_of(RuledModel(), prefill_chunk=128, shape=shape)
-            self.links.append(link)
-            self.services.append(DraftServer(scheduler, link, hello("draft")))
-        sources = sources_at(",".join(addresses), hello("target"), timeout=60.0, keys=Keys(folder / "engine"))
-        self.client = DraftClient(sources, lookahead=LOOKAHEAD)
-        while len(self.client.pool.ready) < 2:
-            self.client.pool.tend()
-            self.turn()
-        self.target = Target(self.client, 0, 0, prompt=32, max_tokens=100_000)
-
-    def turn(self) -> None:
-        for service in self.services:
-            service.turn(0.001)
-        self.client.pool.read()
-
-    def rounds(self, count: int) -> None:
-        """The draft of few rows has so many steps in each; the other as many as it needs on this machine."""
-        for _ in range(count):
-            for _ in range(TICKS_PER_ROUND):
-                self.services[0].turn(0.0)
-            deadline = time.monotonic() + 20
-            while not self._is_ahead() and time.monotonic() < deadline:
-                self.services[1].turn(0.001)
-                self.client.pool.read(0.001)
-            self.target.round()
-
-    def _is_ahead(self) -> bool:
-        """The draft of many rows knows more of each of its sequences than a round can take."""
-        wide, session = self.client.pool.replicas[1], self.client._sessions
-        keys = [key for key in self.target.texts if session[key].replica is wide]
-        depth = LOOKAHEAD + 2
-        return all(len(path.tokens) == depth for path in self.client.paths(keys, depth))
-
-    def counts(self) -> list[int]:
-        return [service._scheduler.num_sessions for service in self.services]
-
-
-@pytest.fixture
-def real_drafts(tmp_path: Path) -> Iterator[RealDrafts]:
-    made = RealDrafts(tmp_path)
-    yield made
-    made.client.pool.close()
-    for link in made.links:
-        link.close()
-
-
-def test_with_real_sockets_too(real_drafts: RealDrafts) -> None:
-    pool = real_drafts
-    pool.target.batch = 20
-    pool.rounds(30)
-    pool.target.known.clear()
-    pool.rounds(10)
-    found = shares(pool.target)
-    assert found["unknown"] <= 0.05, found
-    assert found["late"] > 0.2, found
-    before = pool.counts()
-    for number in range(4):
-        pool.client.follow(f"new {number}", [7 + number] * 8, 8, Sampling(seed=1), 100)
-    for _ in range(20):
-        pool.turn()
-    assert pool.counts() == [before[0], before[1] + 4]
