@@ -2,13 +2,11 @@
 
 from tests.faults.fault import Fault
 
-_TREE = "tests/draft/tree/oracle/test_tree.py"
-_SESSION = "tests/draft/tree/oracle/test_session.py"
 _MIRROR = "tests/draft/client/test_mirrors.py"
 _AGREEMENT = "tests/draft/tree/oracle/test_agreement.py"
 _MESSAGES = "tests/draft/protocol/test_messages.py"
-_GROWER = "tests/draft/tree/oracle/test_grower.py"
-_FROM_SCRATCH = f"{_GROWER}::test_children_equal_a_forward_from_scratch_after_any_outcomes"
+_GROWN = "tests/draft/tree/test_grown.py"
+_FRAMES = "tests/draft/tree/test_equality.py::test_frames_on_arrays"
 _QUIET, _LOSSY = f"{_AGREEMENT}::TestQuietWire", f"{_AGREEMENT}::TestLossyWire"
 _RULES = f"{_MESSAGES}::test_a_broken_rule_is_refused"
 
@@ -22,28 +20,28 @@ TREE = [
         "tests/draft/tree/oracle/tree.py",
         "if self.parents[node] in new_index:",
         "if self.parents[node] in new_index or node == self.size - 1:",
-        f"{_TREE}::TestTree",
+        _FRAMES,
     ),
     Fault(
         "compaction forgets to renumber parents",
         "tests/draft/tree/oracle/tree.py",
         "self.parents = [0, *(new_index[self.parents[node]] for node in kept[1:])]",
         "self.parents = [0, *(self.parents[node] for node in kept[1:])]",
-        f"{_TREE}::TestTree",
+        _FRAMES,
     ),
     Fault(
         "compaction drops the newest node",
         "tests/draft/tree/oracle/tree.py",
         "for node in range(self.root + 1, self.size):",
         "for node in range(self.root + 1, self.size - 1):",
-        f"{_TREE}::test_compact_keeps_what_is_below_the_root_in_its_order",
+        _FRAMES,
     ),
     Fault(
         "values do not add up",
         "tests/draft/tree/oracle/tree.py",
         "self.values.extend([value + logprob for logprob in logprobs])",
         "self.values.extend(logprobs)",
-        f"{_TREE}::test_values_are_sums_along_the_path_and_relative_to_the_root",
+        _FRAMES,
     ),
 ]
 
@@ -53,7 +51,7 @@ SESSION = [
         f"{_ORACLE}/session.py",
         "self.tree, len(self.tokens) - 1\n",
         "self.tree, len(self.tokens)\n",
-        _FROM_SCRATCH,
+        _FRAMES,
     ),
     Fault(
         "rope position of a branch off by one, without a model",
@@ -67,28 +65,28 @@ SESSION = [
         f"{_ORACLE}/session.py",
         "tree.slots[each] for each in tree.ancestors(node))",
         "tree.slots[each] for each in tree.ancestors(node)[1:])",
-        _FROM_SCRATCH,
+        _FRAMES,
     ),
     Fault(
         "places of lost nodes are never free again",
         f"{_ORACLE}/session.py",
         "        self._free_places = [place for place in _all_places() if place not in taken]\n",
         "",
-        f"{_SESSION}::test_the_path_moves_into_the_blocks_and_nothing_else_moves",
+        _FRAMES,
     ),
     Fault(
         "nodes take places in another order than their rows",
         f"{_ORACLE}/session.py",
         "return self._free_places[-1 : -count - 1 : -1]",
         "return self._free_places[-count:]",
-        _FROM_SCRATCH,
+        _FRAMES,
     ),
     Fault(
         "a node's own key is not on its path",
         f"{_ORACLE}/session.py",
         "paths = [seen | 1 << place for seen, place in zip(above, places, strict=False)]",
         "paths = [seen for seen, place in zip(above, places, strict=False)]",
-        _FROM_SCRATCH,
+        _FRAMES,
     ),
     Fault(
         "a path's own nodes are not moved into the blocks",
@@ -123,35 +121,35 @@ SESSION = [
         f"{_ORACLE}/session.py",
         "                tree.slots[index] = BARREN\n",
         "                pass\n",
-        f"{_GROWER}::test_nothing_follows_an_end",
+        _FRAMES,
     ),
     Fault(
         "growth goes beyond the context",
-        f"{_ORACLE}/session.py",
-        "min(self._max_depth, self._max_len - 2 - len(self.tokens))",
-        "self._max_depth",
-        f"{_GROWER}::test_nothing_is_grown_beyond_what_is_asked_for",
+        f"{DRAFT}/server/session.py",
+        "min(2 * self.opening.lookahead + 1, self._most_tokens - 2 - len(self.tokens))",
+        "2 * self.opening.lookahead + 1",
+        f"{_GROWN}::test_nothing_is_grown_beyond_what_is_asked_for",
     ),
     Fault(
         "growth has no depth limit",
         f"{_ORACLE}/session.py",
         "min(self._max_depth, self._max_len - 2 - len(self.tokens))",
         "self._max_len - 2 - len(self.tokens)",
-        f"{_GROWER}::test_nothing_is_grown_deeper_than_twice_the_lookahead",
+        _FRAMES,
     ),
     Fault(
         "credit is not asked for",
-        f"{_ORACLE}/session.py",
-        "return self._num_sent - self._num_arrived < self._credit and not self.is_out_of_sync",
-        "return not self.is_out_of_sync",
-        f"{_GROWER}::test_without_credit_nothing_grows",
+        f"{DRAFT}/server/session.py",
+        "self.is_open & has_credit & ~self.is_out_of_sync",
+        "self.is_open & ~self.is_out_of_sync",
+        f"{_GROWN}::test_without_credit_nothing_grows_and_no_root_is_read",
     ),
     Fault(
         "the next token's position is the node's own",
         f"{_ORACLE}/session.py",
         "position=len(self.tokens) + len(path),",
         "position=len(self.tokens) + max(0, len(path) - 1),",
-        _FROM_SCRATCH,
+        _FRAMES,
     ),
 ]
 
@@ -243,42 +241,41 @@ MIRROR = [
     ),
 ]
 
-_RUNS = "tests/draft/tree/oracle/test_runs.py"
 RUNS = [
     Fault(
         "a run does not see the node it follows",
         f"{_ORACLE}/session.py",
         "last, seen = (positions[0], paths[0]) if nodes else",
         "last, seen = (positions[0], above[0]) if nodes else",
-        f"{_RUNS}::test_children_equal_a_forward_from_scratch_with_runs_right_and_wrong",
+        _FRAMES,
     ),
     Fault(
         "positions of a run are off by one",
         f"{_ORACLE}/session.py",
         "            positions.append(last)\n",
         "            positions.append(last - 1)\n",
-        f"{_RUNS}::test_children_equal_a_forward_from_scratch_with_runs_right_and_wrong",
+        _FRAMES,
     ),
     Fault(
         "a run is kept whatever the model says",
         f"{_ORACLE}/grower.py",
         "            child = tree.child(node, token)\n",
         "            child = tree.first_children[node]\n",
-        f"{_RUNS}::test_children_equal_a_forward_from_scratch_with_runs_right_and_wrong",
+        _FRAMES,
     ),
     Fault(
         "runs where guesses are drawn",
         f"{_ORACLE}/grower.py",
         "if most <= 0 or session.draws:",
         "if most <= 0:",
-        f"{_RUNS}::test_where_guesses_are_drawn_there_are_no_runs",
+        _FRAMES,
     ),
     Fault(
         "runs overstep the room of a tree",
-        f"{_ORACLE}/grower.py",
-        "most = min(budget, self._limits.max_grown - session.num_grown - num_new)",
-        "most = budget",
-        f"{_RUNS}::test_runs_share_their_budget_and_keep_within_the_room",
+        f"{DRAFT}/server/scheduler.py",
+        "tokens = tokens[: max(0, room)]",
+        "tokens = tokens[:]",
+        _FRAMES,
     ),
 ]
 
@@ -361,84 +358,70 @@ GROWER = [
         f"{_ORACLE}/grower.py",
         "        if move is not None:\n            self._move(session_id, move)\n",
         "",
-        _FROM_SCRATCH,
+        _FRAMES,
     ),
     Fault(
         "slots are moved as if blocks were consecutive",
-        f"{_ORACLE}/grower.py",
-        "[blocks[position // size] * size + position % size for position in positions]",
-        "[blocks[0] * size + position for position in positions]",
-        _FROM_SCRATCH,
+        f"{DRAFT}/tree/select.py",
+        "    block = tables.blocks[sequence, xp.at_most(position // shape.block, shape.blocks - 1)]\n",
+        "    block = tables.blocks[sequence, 0 * position] + position // shape.block\n",
+        f"{_GROWN}::test_children_are_right_where_no_two_blocks_are_neighbours",
     ),
     Fault(
         "a closed sequence keeps its tree slots",
         f"{_ORACLE}/grower.py",
         "            self._free_trees.append(self._trees.pop(session_id))\n",
         "            self._trees.pop(session_id)\n",
-        f"{_GROWER}::test_a_closed_sequence_gives_back_its_tree_slots",
+        _FRAMES,
     ),
     Fault(
         "a tree slot is given twice",
         f"{_ORACLE}/session.py",
         "[place for place in _all_places() if place not in taken]",
         "_all_places()",
-        "tests/draft/tree/oracle/test_session.py::test_the_path_moves_into_the_blocks_and_nothing_else_moves",
-    ),
-    Fault(
-        "accepted keys are left in the tree slots",
-        f"{_ORACLE}/grower.py",
-        "        if move is not None:\n            self._move(session_id, move)\n",
-        "",
-        f"{_GROWER}::test_children_equal_a_forward_from_scratch",
+        _FRAMES,
     ),
     Fault(
         "a closed sequence keeps its blocks",
         f"{_ORACLE}/grower.py",
         "            self._blocks.free(session_id)\n",
         "            pass\n",
-        f"{_GROWER}::test_a_prompt_is_read_in_chunks",
+        _FRAMES,
     ),
     Fault(
         "a tree takes more slots than it may",
         f"{_ORACLE}/grower.py",
         "room = min(count, -(-free // self._steps_left(session_id)))",
         "room = count",
-        f"{_GROWER}::test_width_children_and_room_hold",
+        _FRAMES,
     ),
     Fault(
         "reading leaves the width as it is",
         f"{_ORACLE}/grower.py",
         "max(0, self._limits.width - sum(len(each.tokens) for each in going_on))",
         "self._limits.width",
-        f"{_GROWER}::test_what_a_text_has_gained_counts_towards_the_width",
+        _FRAMES,
     ),
     Fault(
         "long prompts are read before short ones",
         f"{_ORACLE}/grower.py",
         "key=lambda item: len(item[1].tokens) - item[1].num_computed)",
         "key=lambda item: item[1].num_computed - len(item[1].tokens))",
-        f"{_GROWER}::test_a_root_that_is_one_token_behind_does_not_wait_for_a_prompt",
+        _FRAMES,
     ),
     Fault(
         "prompts are read at once",
-        f"{_ORACLE}/grower.py",
-        "session.tokens[session.num_computed : session.num_computed + budget]",
-        "session.tokens[session.num_computed :]",
-        f"{_GROWER}::test_a_prompt_is_read_in_chunks",
+        f"{DRAFT}/server/kv.py",
+        "count = min(most, budgets[tenant], lacking[row] - allotted.get(row, 0))",
+        "count = lacking[row] - allotted.get(row, 0)",
+        f"{_GROWN}::test_a_prompt_is_read_in_chunks",
     ),
     Fault(
         "the least valuable nodes are grown first",
         f"{_ORACLE}/grower.py",
         'best = np.argsort(-priorities, kind="stable")[:room]',
         'best = np.argsort(priorities, kind="stable")[:room]',
-        f"{_GROWER}::test_the_highest_values_are_grown_first",
-    ),
-    Fault(
-        "length is not checked as a sequence goes on",
-        f"{_ORACLE}/grower.py",
-        "session.num_computed, session.num_computed)\n        self._check_length(session)\n",
-        "session.num_computed, session.num_computed)\n",
-        f"{_GROWER}::test_a_sequence_beyond_the_context_is_refused",
+        _FRAMES,
     ),
 ]
 
@@ -544,7 +527,7 @@ GUESSES = [
         "tests/draft/tree/oracle/growth.py",
         "elif left_at[parent] >= 0 or rank",
         "elif rank",
-        "tests/draft/tree/oracle/test_growth.py::test_uniform_leaves_the_likeliest_path_once_for_so_many_others",
+        _FRAMES,
     ),
 ]
 
