@@ -17,16 +17,6 @@ def measured(times: dict[int, float], rounds: int = 30) -> Controller:
     return controller
 
 
-def test_flat_times_carry_everything_that_has_a_chance() -> None:
-    controller = measured({1: 0.2, 5: 0.2, 9: 0.2})
-    assert controller.choose([(0.9, 0.8, 0.7, 0.01)], 1) == [3]
-
-
-def test_proportional_times_carry_nothing_unlikely() -> None:
-    controller = measured({1: 0.1, 8: 0.8, 16: 1.6})
-    assert controller.choose([(0.3, 0.2), (0.2, 0.1)], 2) == [0, 0]
-
-
 def test_rows_that_are_dear_are_found_out_though_all_steps_are_alike() -> None:
     """A target bound by arithmetic, and a draft that always has a whole speculation ready."""
     controller, chances = Controller(), [tuple(0.7**depth for depth in range(1, 9))]
