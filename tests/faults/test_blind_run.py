@@ -5,9 +5,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.faults.blind import BLIND
-from tests.faults.blind_run import BlindRun, Record, Suite, Verdict
+from tests.faults.blind_run import BlindRun, Record, Verdict
 from tests.faults.fault import Change
-from tests.faults.run import ROOT, Workshop
+from tests.faults.run import Workshop
 
 _FAULT = next(each for each in BLIND if "/integrations/" in each.path)
 _MINE, _OTHERS, _SICK = (
@@ -86,29 +86,8 @@ def test_what_stands_in_the_record_is_not_run_again(tmp_path: Path) -> None:
     assert not again.asked
 
 
-def test_what_some_suite_noticed_is_not_run_again(tmp_path: Path) -> None:
-    """Whichever it was: the suites of this run need not be those that found it."""
-    first = _verdict(_Played(faulty=[_OTHERS]), tmp_path / "record", first=[_OTHERS])
-    again = _Played()
-    assert _verdict(again, tmp_path / "record") == first
-    assert not again.asked
-
-
 def test_the_tests_that_were_named_come_before_all_others(tmp_path: Path) -> None:
     workshop = _Played(faulty=[_OTHERS, _MINE])
     verdict = _verdict(workshop, tmp_path / "record", first=[_SICK, _OTHERS])
     assert (verdict.suite, verdict.failed) == (_OTHERS, [_OTHERS])
     assert workshop.asked == [f"{_SICK}, broken", f"{_OTHERS}, broken", f"{_OTHERS}, sound"]
-
-
-def test_one_file_is_not_shared_out() -> None:
-    assert "-n" in Suite("tests/vllm").options
-    assert "-n" not in Suite(_OTHERS).options
-
-
-def test_who_notices_is_asked_without_the_fault_too(tmp_path: Path) -> None:
-    workshop = _Played(faulty=[_OTHERS])
-    _verdict(workshop, tmp_path / "record")
-    of_module = f"tests/vllm/test_{Path(_FAULT.path).stem}.py"
-    first = [f"{of_module}, broken"] if (ROOT / of_module).exists() else []
-    assert workshop.asked == [*first, "tests/vllm, broken", "tests, broken", f"{_OTHERS}, sound"]
