@@ -1,7 +1,4 @@
-"""Blocks of GGUF files: the bits of the gguf package, and less time than it takes."""
-
-import time
-from collections.abc import Callable
+"""Blocks of GGUF files have the bits of the gguf package."""
 
 import gguf
 import numpy as np
@@ -35,21 +32,3 @@ def test_every_bit_is_the_packages(encoding: str) -> None:
     expected = np.ascontiguousarray(by_package(rows, encoding), dtype=np.float32)
     # Even of what is no number: equal as bits.
     assert np.array_equal(found.view(np.uint32), expected.view(np.uint32))
-
-
-@pytest.mark.parametrize("encoding", ["Q4_K", "Q6_K"])
-def test_unpacking_is_faster_than_the_packages(encoding: str) -> None:
-    """Nearly all of a start from a file was spent in the package's unpacking. A third is usual."""
-    rows = random_rows(encoding, 256, 1536) & np.uint8(0x3B)  # no scale that is infinite or no number
-    found = np.empty((256, 1536), np.float32)
-    ours = best_time(lambda: unpack(rows, encoding, found))
-    assert ours < 0.7 * best_time(lambda: by_package(rows, encoding))
-
-
-def best_time(work: Callable[[], object]) -> float:
-    times = []
-    for _ in range(7):
-        started = time.thread_time()
-        work()
-        times.append(time.thread_time() - started)
-    return min(times)

@@ -52,11 +52,10 @@ def test_unused_sliding_window_is_accepted(tmp_path: Path) -> None:
     assert open_checkpoint(str(tmp_path)).config.num_layers == 3
 
 
-@pytest.mark.parametrize("method", ["awq", "gptq", "fp8", "bitsandbytes"])
-def test_quantised_checkpoint_is_refused_by_name(tmp_path: Path, method: str) -> None:
+def test_quantised_checkpoint_is_refused_by_name(tmp_path: Path) -> None:
     write_checkpoint("qwen2", tmp_path)
-    edit_config(tmp_path, quantization_config={"quant_method": method, "bits": 4})
-    with pytest.raises(ValueError, match=method):
+    edit_config(tmp_path, quantization_config={"quant_method": "awq", "bits": 4})
+    with pytest.raises(ValueError, match="awq"):
         open_checkpoint(str(tmp_path))
 
 
