@@ -275,7 +275,7 @@ RUNS = [
         f"{DRAFT}/server/scheduler.py",
         "tokens = tokens[: max(0, room)]",
         "tokens = tokens[:]",
-        _FRAMES,
+        f"{_GROWN}::test_runs_keep_within_the_room_of_a_tree",
     ),
 ]
 

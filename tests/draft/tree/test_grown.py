@@ -201,6 +201,21 @@ def test_width_and_room_hold(bench: Bench) -> None:
     assert [bench.num_grown(each) for each in range(3)] == [bench.shape.slots] * 3
 
 
+def test_runs_keep_within_the_room_of_a_tree(
+    draft: LoadedModel, reference: Reference, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    oracle = Oracle(reference, random.Random(0), truth=1.0)
+    monkeypatch.setattr(DraftSession, "guess", lambda self, *said: oracle.guess(self, *said))
+    bench = Bench(draft, reference, real_shape(draft, lookup=5, slots=4))
+    bench.open(0, words(random.Random(1), 5))
+    num_rows = 1
+    while num_rows:
+        _frames, num_rows = bench.step()
+        assert num_rows <= 5 + 4, "the prompt, and a run as long as there are slots"
+    assert bench.num_grown(0) == 4
+    bench.close()
+
+
 def test_nothing_is_grown_deeper_than_twice_the_lookahead(draft: LoadedModel, reference: Reference) -> None:
     bench = Bench(draft, reference, real_shape(draft, children=1, slots=64))
     bench.open(0, words(random.Random(9), 3))
