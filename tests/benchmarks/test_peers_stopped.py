@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.peers.idle import idle_cores
-from benchmarks.peers.process import PeerError, Worker, WorkerPlan
+from benchmarks.peers.process import Worker, WorkerPlan
 from benchmarks.peers.registry import endpoint
 from tests.alive import is_alive
 
@@ -79,14 +79,6 @@ def test_who_waits_takes_no_cores_and_answers_again(plan: WorkerPlan, tmp_path: 
         used = idle_cores({"asked": stopped.pid, "never stopped": other.pid})
         assert used["asked"] < used["never stopped"] / 10
         assert stopped.ask("any", [9], 1)["tokens"] == [9]
-
-
-def test_one_that_failed_is_stopped_too(plan: WorkerPlan, tmp_path: Path) -> None:
-    with Worker(plan, tmp_path / "log") as worker:
-        with pytest.raises(PeerError, match="it cannot"):
-            worker.ask("fails", [7], 1)
-        assert idle_cores({"failed": worker.pid})["failed"] < 0.05
-        assert worker.ask("any", [7], 1)["tokens"] == [7]
 
 
 def test_nobody_stopped_is_left_behind(plan: WorkerPlan, tmp_path: Path) -> None:

@@ -133,26 +133,6 @@ def test_a_run_takes_turns_and_goes_on(tmp_path: Path) -> None:
     assert [each.sitting for each in found] == [0] * 3 + [1] * 8
 
 
-def test_texts_are_written_again_in_each_turn_also_without_this_engine(tmp_path: Path) -> None:
-    run = Played(tmp_path, ssd_cases=[], turns=2)
-    plan = run.plan("other", cases=["plain", "draft3"])
-
-    def stop_at_the_end(text: PeerRecord) -> None:
-        if (text.prompt, text.turn) == (1, 1):
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        run.go_on(plan, on_text=stop_at_the_end)
-    run.go_on(plan)
-    found = [(each.sitting, each.turn, each.prompt, each.case) for each in run.folder.records()]
-    assert found == [
-        (0, 0, 0, "plain"), (0, 0, 0, "draft3"), (0, 0, 1, "draft3"), (0, 0, 1, "plain"),
-        (0, 1, 0, "draft3"), (0, 1, 0, "plain"), (0, 1, 1, "plain"),
-        # Both again: they are compared with each other.
-        (1, 1, 1, "plain"), (1, 1, 1, "draft3"),
-    ]  # fmt: skip
-
-
 @pytest.mark.parametrize(
     ("program", "why"),
     [
@@ -204,18 +184,6 @@ def test_who_failed_is_measured_later_beside_everyone(tmp_path: Path) -> None:
     found = [(each.sitting, each.prompt, each.peer) for each in run.go_on(ours, there)]
     assert found == [(1, 1, "other"), (1, 1, "ssd")]
     assert run.go_on(ours, there) == []
-
-
-def test_a_peer_that_runs_is_not_called_absent(tmp_path: Path) -> None:
-    """One with a process for each case is found missing by its own name, and there by that of a case."""
-    run = Played(tmp_path)
-    absent = {"other": "no interpreter", "openvino": "no interpreter"}
-    run.manifest = dataclasses.replace(run.manifest, absent=absent)
-    other = run.plan("other")
-    plain = dataclasses.replace(other, peer=dataclasses.replace(other.peer, shares_weights=False))
-    assert plain.name == "other-plain"
-    run.go_on(run.plan("ssd"), plain)
-    assert list(run.folder.manifest().absent) == ["openvino"]
 
 
 def test_another_version_is_refused(tmp_path: Path) -> None:
