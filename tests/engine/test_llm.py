@@ -29,19 +29,6 @@ def test_outputs_come_in_the_order_of_prompts(llm: LLM) -> None:
     assert [output.prompt for output in outputs] == ["The quick", "def", "Once upon"]
 
 
-def test_text_is_the_text_of_the_tokens(llm: LLM) -> None:
-    output = llm.generate("The quick brown", GREEDY, use_tqdm=False)[0]
-    completion = output.outputs[0]
-    assert completion.text == llm.tokenizer.decode(completion.token_ids, skip_special_tokens=True)
-    assert completion.finish_reason == "length"
-
-
-def test_one_prompt_as_ids_and_as_text_are_the_same(llm: LLM) -> None:
-    ids = llm.tokenizer("The quick brown").input_ids
-    by_ids = llm.generate(ids, GREEDY, use_tqdm=False)[0].outputs
-    assert by_ids == llm.generate("The quick brown", GREEDY, use_tqdm=False)[0].outputs
-
-
 def test_chat_applies_the_template(llm: LLM) -> None:
     by_hand = llm.generate("user: The fox\nassistant: ", GREEDY, use_tqdm=False)[0]
     by_chat = llm.chat([{"role": "user", "content": "The fox"}], GREEDY, use_tqdm=False)[0]
@@ -151,15 +138,6 @@ def test_streams_and_answers_that_run_at_once_each_get_their_own(llm: LLM) -> No
     for number in (1, 0):
         texts[number] += "".join(part.text for part in streams[number])
     assert texts == expected[:2]
-
-
-def test_a_stream_that_is_left_takes_nothing_from_another(llm: LLM) -> None:
-    expected = llm.generate("The quick brown", GREEDY, use_tqdm=False)[0].outputs[0].text
-    kept, left = (llm.stream("The quick brown", GREEDY) for _ in range(2))
-    text = next(kept).text
-    next(left)
-    left.close()
-    assert text + "".join(part.text for part in kept) == expected
 
 
 def test_the_reported_seed_repeats_a_request(llm: LLM) -> None:

@@ -400,17 +400,6 @@ def test_drafts_that_are_no_longer_named_are_left_once_there_is_another(pool: Po
     assert {pool.home(key) for key in TEXTS} == {"three"}, "there is nobody else"
 
 
-def test_all_drafts_may_be_replaced_by_one(pool: Pool) -> None:
-    pool.follow(*TEXTS)
-    third = pool.drafts["three"] = Draft(pool, "three")
-    pool.client.pool.replace(FixedSources(third))
-    assert {pool.home(key) for key in TEXTS} == {"one", "two"}
-    pool.tend()
-    pool.tend()
-    assert {pool.home(key) for key in TEXTS} == {"three"}
-    assert [each.name for each in pool.client.pool.replicas] == ["three"]
-
-
 def test_drafts_of_a_name_may_replace_others_once_it_has_been_looked_up(pool: Pool) -> None:
     pool.follow(*TEXTS)
     third, named = Draft(pool, "three"), Pool()
