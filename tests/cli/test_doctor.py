@@ -18,6 +18,12 @@ from ssd.version import __version__
 from tests.tiny import write_checkpoint
 
 
+@pytest.fixture(autouse=True)
+def _rate_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measuring it takes seconds."""
+    monkeypatch.setattr(machine, "reading_rate", lambda cores: cores * 1e9)
+
+
 def doctor(cache: Path, *flags: str) -> str:
     result = CliRunner().invoke(app, ["doctor", "--hf-cache", str(cache), *flags], env={"COLUMNS": "160"})
     assert result.exit_code == 0, result.output
@@ -29,7 +35,8 @@ def told(cache: Path) -> dict[str, Any]:
     return found
 
 
-def test_packages_machine_and_what_will_be_used(tmp_path: Path) -> None:
+def test_packages_machine_and_what_will_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()  # Here it is measured.
     shown = doctor(tmp_path)
     for word in ("torch", "pyzmq", "msgspec", "fastapi", "threads", "memory", "will use", __version__):
         assert word in shown
@@ -40,7 +47,6 @@ def test_packages_machine_and_what_will_be_used(tmp_path: Path) -> None:
 
 
 def test_json_tells_what_the_tables_show(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "reading_rate", lambda cores: cores * 1e9)
     monkeypatch.setattr(machine, "memory", lambda: "1 GiB [free]")
     found, shown = told(tmp_path), doctor(tmp_path)
     assert (found["ssd"], found["python"]) == (__version__, platform.python_version())
@@ -121,7 +127,6 @@ def test_whether_vllm_fits(
 
 def test_who_would_sit_where_before_anything_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = str(write_checkpoint("medium", tmp_path / "model"))
-    monkeypatch.setattr(machine, "reading_rate", lambda cores: cores * 1e9)
     monkeypatch.setattr(
         machine, "free_memory", lambda: {"cuda:0": 800 << 30, "cuda:1": 1 << 20, "cpu": 8 << 30}
     )
