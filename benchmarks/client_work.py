@@ -17,12 +17,13 @@ import torch
 
 from benchmarks.flags import parser
 from benchmarks.in_turns import percentiles
-from benchmarks.ruled import RuledModel, hello, outcome, prompt_of, scheduler_of
+from benchmarks.ruled import RuledModel, hello, outcome, prompt_of, scheduler_of, shape_of
 from ssd.draft.client.client import DraftClient
 from ssd.draft.client.connection import Connection, FixedSources
 from ssd.draft.client.speculator import Speculator, Verified
 from ssd.draft.protocol.messages import Sampling
 from ssd.draft.server.server import DraftServer
+from ssd.draft.tree.tables import Shape
 from tests.e2e.draft_in_memory import DraftEnd, EngineEnd, Wires
 
 FLAGS = {"batch": [1, 16, 64], "lookahead": 8, "rounds": 300}
@@ -33,9 +34,9 @@ WARM_UP = 20
 class DraftHere:
     """A draft service in this process, and lines to it."""
 
-    def __init__(self) -> None:
+    def __init__(self, shape: Shape | None = None) -> None:
         self._wires = Wires()
-        scheduler = scheduler_of(RuledModel(), prefill_chunk=4096)
+        scheduler = scheduler_of(RuledModel(), prefill_chunk=4096, shape=shape)
         self._service = DraftServer(scheduler, DraftEnd(self._wires), hello("draft"))
 
     name = "a draft"
@@ -72,7 +73,7 @@ class Stopwatch:
 
 def measure(batch: int, lookahead: int, rounds: int) -> tuple[Stopwatch, float]:
     """The times, and the tokens accepted a round."""
-    draft = DraftHere()
+    draft = DraftHere(shape_of(batch, lookahead, width=max(64, batch)))
     client = DraftClient(FixedSources(draft), lookahead=lookahead)
     speculator = Speculator(client, lookahead=lookahead, backup="none")
     while not client.is_ready:

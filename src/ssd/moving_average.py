@@ -20,8 +20,10 @@ class MovingAverage:
         self._has_start = start is not None
         self.value = start if start is not None else 0.0
 
-    def note(self, value: float) -> None:
-        if self.value or self._has_start:
-            self.value = moved_towards(self.value, value, self._weight)
-        else:
-            self.value = value
+    def note(self, *values: float) -> None:
+        """One or several, in their order."""
+        for value in values:
+            if self.value or self._has_start:
+                self.value = moved_towards(self.value, value, self._weight)
+            else:
+                self.value = value

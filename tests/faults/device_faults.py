@@ -89,14 +89,14 @@ FAULTS = [
     Fault(
         "a mirror that misses a frame is drafted from",
         _TREES,
-        " & ~mirrors.is_out_of_sync[known]",
+        " & ~mirrors.is_out_of_sync[asked[rows]]",
         "",
         f"{_OF_TREES}::test_what_no_draft_has_gets_nothing",
     ),
     Fault(
         "a closed mirror is drafted from",
         _TREES,
-        " & (mirrors.epoch[known] > 0)",
+        "(mirrors.epoch[asked[rows]] > 0) & ",
         "",
         f"{_OF_TREES}::test_what_no_draft_has_gets_nothing",
     ),

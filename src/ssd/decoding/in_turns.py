@@ -117,7 +117,7 @@ class DraftInTurns(Proposer):
         """Learns acceptance rates and the time of steps."""
         for depth, num_accepted in guessed:
             for place in range(min(depth, num_accepted + 1)):
-                controller.note_guess(accepted=place < num_accepted)
+                controller.note_guesses([place < num_accepted])
         if guessed:
             self._auto_disable.note_round(sum(num for _, num in guessed) / len(guessed))
         else:

@@ -1,11 +1,21 @@
 """One row of the mirrors' table, for tests that look at one sequence."""
 
+from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain
+
+import numpy as np
 
 from ssd.draft.client.mirrors import UNNAMED, Knowledge, Mirrors
 from ssd.draft.protocol.messages import Nodes, TreePart
 
 ROW = 3
+
+
+def advanced(table: Mirrors, seqs: Sequence[int], texts: Sequence[Sequence[int]]) -> list[Knowledge]:
+    """What a table knows after the new tokens of these sequences."""
+    tokens = np.array([*chain.from_iterable(texts)], np.int32)
+    return table.advance(np.array(seqs), np.array([*map(len, texts)]), tokens)
 
 
 class OneMirror:
@@ -46,7 +56,7 @@ class OneMirror:
 
     def advance(self, tokens: list[int]) -> Knowledge:
         self.lengths.append(self.lengths[-1] + len(tokens))
-        [knowledge] = self.table.advance([ROW], [tokens])
+        [knowledge] = advanced(self.table, [ROW], [tokens])
         return knowledge
 
     def speculation(self, limit: int) -> tuple[list[int], list[float]]:

@@ -130,7 +130,7 @@ def test_waits_are_bounded_by_what_they_gain_and_tried_again() -> None:
 def test_no_wait_for_a_draft_that_is_always_wrong() -> None:
     controller = measured({1: 0.2, 2: 0.2})
     for _ in range(200):
-        controller.note_first(accepted=False)
+        controller.note_firsts([False])
     assert controller.longest_wait(1, draft_step=0.05) == 0
 
 

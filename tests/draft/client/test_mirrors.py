@@ -6,7 +6,7 @@ import pytest
 from ssd.draft.client import mirrors as mirrors_module
 from ssd.draft.client.mirrors import UNNAMED, Knowledge, Mirrors
 from ssd.draft.protocol.messages import Nodes, TreePart
-from tests.draft.client.one_mirror import ROW
+from tests.draft.client.one_mirror import ROW, advanced
 from tests.draft.client.one_mirror import OneMirror as Mirror
 
 Group = tuple[int, int, list[int]]
@@ -220,7 +220,7 @@ def test_rows_of_one_message_do_not_touch_each_other() -> None:
     table.check_integrity()
     assert table.is_out_of_sync[:4].tolist() == [False, True, True, False]
     assert [table.path(row, 2)[0] for row in range(4)] == [[11], [], [], [14]]
-    known = table.advance(range(4), [[30], [1], [1, 1], [2]])
+    known = advanced(table, range(4), [[30], [1], [1, 1], [2]])
     assert known == [Knowledge.LATE, Knowledge.UNHEARD, Knowledge.UNHEARD, Knowledge.UNKNOWN]
     table.take(Nodes.of([part(0, number=1, epoch=7)]))
     assert table.num_frames[0] == 1
@@ -254,9 +254,7 @@ def whole_tree(mirrors: Mirrors, seq: int, first: int, rng: np.random.Generator)
     )
 
 
-def test_many_sequences_at_once_are_moved_as_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Arrays move many, a loop moves few: the same roots, texts and knowledge."""
-    monkeypatch.setattr(mirrors_module, "_MANY", 16)
+def test_many_sequences_at_once_are_moved_as_one_by_one() -> None:
     rng, seqs = np.random.default_rng(5), list(range(40))
     together, one_by_one = Mirrors(), Mirrors()
     for seq in seqs:
@@ -268,15 +266,15 @@ def test_many_sequences_at_once_are_moved_as_one_by_one(monkeypatch: pytest.Monk
         # Frames come before the outcome that follows them, or after it.
         is_early = rng.random() < 0.5
         for is_due in (True, False):
-            if is_due == is_early and len(parts) >= mirrors_module._MANY:
+            if is_due == is_early:
                 together.take(Nodes.of(parts))
                 for part in parts:
                     one_by_one.take(Nodes.of([part]))
             if is_due:
                 texts = [rng.integers(0, 4, int(rng.integers(1, 4))).tolist() for _ in seqs]
-                found = together.advance(seqs, texts)
+                found = advanced(together, seqs, texts)
                 pairs = zip(seqs, texts, strict=True)
-                assert found == [one_by_one.advance([seq], [text])[0] for seq, text in pairs]
+                assert found == [advanced(one_by_one, [seq], [text])[0] for seq, text in pairs]
                 seen.update(found)
         for name in ("root", "root_length", "length", "length_before", "n", "recent"):
             assert (getattr(together, name) == getattr(one_by_one, name)).all(), name

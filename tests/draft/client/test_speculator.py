@@ -58,6 +58,9 @@ class Client:
     def __contains__(self, key: str) -> bool:
         return key in self.texts
 
+    def unknown_among(self, keys: list[str]) -> list[str]:
+        return [key for key in keys if key not in self.texts]
+
     def text_of(self, key: str) -> tuple[Any, int]:
         from array import array
 

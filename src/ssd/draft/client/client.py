@@ -16,9 +16,8 @@ import threading
 import time
 import weakref
 from array import array
-from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from itertools import chain
+from itertools import chain, compress
 from typing import TypeVar
 
 import numpy as np
@@ -209,8 +208,7 @@ class DraftClient:
         """Sends the outcomes of verifications; returns what the mirrors know about what follows each."""
         found = [Knowledge.UNHEARD] * len(outcomes)
         with self.pool.lock:
-            told = list[tuple[int, ClientSession, Sequence[int]]]()
-            are_known = self._all_know(tokens for _, tokens in outcomes)
+            due = list[tuple[int, ClientSession, Sequence[int]]]()
             for place, (request_id, tokens) in enumerate(outcomes):
                 session = self._sessions.get(request_id)
                 if session is None:
@@ -222,14 +220,17 @@ class DraftClient:
                     continue
                 if new is None:
                     self._router.open(session)
-                elif not new:
-                    found[place] = self._mirrors.knowledge(session.seq) if session.is_open else found[place]
-                elif session.is_open and (are_known or self._may_send(session, new)):
-                    told.append((place, session, new))
-            if told:
+                elif new and session.replica is not None:
+                    due.append((place, session, new))
+                elif session.replica is not None:
+                    [found[place]] = self._mirrors.knowledge(np.array([session.seq]))
+            # Far faster than asking for each session.
+            if not self._all_know(tokens for _, _, tokens in due):
+                due = [each for each in due if self._may_send(*each[1:])]
+            if due:
                 self._router.lookahead_estimator.note_round()
-                places, sequences, texts = zip(*told, strict=True)
-                for place, knowledge in zip(places, self._advance(sequences, texts), strict=True):
+                places, sessions, texts = zip(*due, strict=True)
+                for place, knowledge in zip(places, self._advance(sessions, texts), strict=True):
                     found[place] = knowledge
             self.pool.flush()
         return found
@@ -316,21 +317,22 @@ class DraftClient:
                     self._router.declined_by(replica, session, message)
                     self.pool.flush()
 
-    def _advance(self, sequences: Sequence[ClientSession], texts: Sequence[Sequence[int]]) -> list[Knowledge]:
-        mirrors, seqs = self._mirrors, [each.seq for each in sequences]
-        knowledge = mirrors.advance(seqs, texts)
-        named, counts = np.array(seqs), np.array([len(tokens) for tokens in texts])
-        heads = OutcomeHeads(named, mirrors.epoch[named], mirrors.n[named], mirrors.num_frames[named], counts)
-        for replica, mine in _by_replica(sequences):
-            replica.note_sent()
-            first = seqs[0 if mine is None else mine[0]]
-            replica.note_outcome_sent(first, int(mirrors.n[first]))
-            _note_lateness(replica, knowledge if mine is None else [knowledge[place] for place in mine])
-            said = heads if mine is None else OutcomeHeads(*(column[mine] for column in heads))
-            spoken = texts if mine is None else [texts[place] for place in mine]
-            replica.post(Outcome.of(said, [*chain.from_iterable(spoken)]))
-        if mirrors.is_out_of_sync[named].any():
-            for session in sequences:
+    def _advance(self, sessions: Sequence[ClientSession], texts: Sequence[Sequence[int]]) -> list[Knowledge]:
+        mirrors, seqs = self._mirrors, np.array([each.seq for each in sessions])
+        counts, tokens = np.array([*map(len, texts)]), np.array([*chain.from_iterable(texts)], np.int32)
+        knowledge = mirrors.advance(seqs, counts, tokens)
+        heads = np.array((seqs, mirrors.epoch[seqs], mirrors.n[seqs], mirrors.num_frames[seqs], counts))
+        replicas = [each.replica for each in sessions]
+        for replica in dict.fromkeys(replicas):
+            if replica is not None:
+                mine = np.array([each is replica for each in replicas])
+                said = OutcomeHeads(*heads[:, mine])
+                replica.note_sent()
+                replica.note_outcome_sent(int(said.seq[0]), int(said.n[0]))
+                _note_lateness(replica, [*compress(knowledge, mine.tolist())])
+                replica.post(Outcome.of(said, tokens[mine.repeat(counts)]))
+        if mirrors.is_out_of_sync[seqs].any():
+            for session in sessions:
                 self._resync_if_out_of_sync(session)
         return knowledge
 
@@ -343,7 +345,7 @@ class DraftClient:
             session.replica.post(Resync(seq, int(self._mirrors.epoch[seq])))
 
     def _all_know(self, texts: Iterable[Sequence[int]]) -> bool:
-        """Whether every draft knows all these tokens. Far faster than asking for each session."""
+        """Whether every draft knows all these tokens."""
         tokens = [*chain.from_iterable(texts)]
         fewest = min((each.vocab_size for each in self.pool.replicas), default=0)
         return bool(tokens) and largest(tokens) < fewest
@@ -363,15 +365,3 @@ def _note_lateness(replica: Replica, knowledge: Sequence[Knowledge]) -> None:
     num_late = knowledge.count(Knowledge.LATE)
     if num_late or Knowledge.HIT in knowledge:
         replica.note_rounds(num_late, num_late + knowledge.count(Knowledge.HIT))
-
-
-def _by_replica(sequences: Sequence[ClientSession]) -> "Iterable[tuple[Replica, list[int] | None]]":
-    """Each draft with the indices of its sequences; None: all of them."""
-    first = sequences[0].replica
-    if first is not None and all(each.replica is first for each in sequences):
-        return [(first, None)]
-    places = defaultdict[Replica, list[int]](list)
-    for place, each in enumerate(sequences):
-        if each.replica is not None:
-            places[each.replica].append(place)
-    return places.items()

@@ -232,15 +232,16 @@ class Controller:
         """Acceptance probabilities of consecutive guesses from a source that gives none."""
         return [self._guess_rate.value ** (place + 1) for place in range(count)]
 
-    def note_guess(self, *, accepted: bool) -> None:
-        self._guess_rate.note(float(accepted))
+    def note_guesses(self, accepted: Sequence[bool]) -> None:
+        self._guess_rate.note(*accepted)
 
     def note_no_guess(self) -> None:
         """Without guesses nothing is measured: the estimate slowly returns to its initial value."""
         self._guess_rate.value = moved_towards(self._guess_rate.value, self._hoped_rate, _HOPE)
 
-    def note_first(self, *, accepted: bool) -> None:
-        self._first_rate.note(float(accepted))
+    def note_firsts(self, accepted: Sequence[bool]) -> None:
+        """Whether the first drafted token was accepted, of each sequence that had one."""
+        self._first_rate.note(*accepted)
 
     def note_wait(self, seconds: float) -> None:
         self._wait.note(seconds)

@@ -15,7 +15,6 @@ and their count. A frame is taken in for all its sequences at once.
 import math
 from collections.abc import Sequence
 from enum import Enum
-from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,8 +38,6 @@ SLOTS = 4096
 _RECENT = 1024
 """Tokens at the end of a text that a late frame may still have to follow."""
 _EMPTY = -2
-_MANY = 128
-"""From this number of sequences on, arrays are faster than a loop over them. Both do the same."""
 
 Bools = NDArray[np.bool_]
 Distribution = tuple[Ints, Floats]
@@ -59,8 +56,11 @@ class Knowledge(Enum):
     UNHEARD = "unheard"
     """The draft has said nothing of this sequence yet, or part of what it said is missing."""
 
+    __hash__ = object.__hash__  # Enum's own is a Python function, and a step hashes one for each sequence.
 
-_BY_CODE = (Knowledge.UNHEARD, Knowledge.UNKNOWN, Knowledge.LATE, Knowledge.HIT)
+
+_BY_CODE = (*Knowledge,)
+_HIT, _LATE, _UNKNOWN, _UNHEARD = range(len(_BY_CODE))
 
 _SEQ_COLUMNS = {
     "epoch": (np.int64, 0),  # 0: no mirror
@@ -116,11 +116,11 @@ class Mirrors:
         self._changes = [np.flatnonzero(self.ids != _EMPTY)]
 
     def take_changes(self) -> Longs:
-        """Places of the nodes that were written since the last call, each once."""
+        """Places of the nodes that were written since the last call; some more than once."""
         if not self._changes:
             return np.zeros(0, np.int64)
         changes, self._changes = self._changes, []
-        return np.unique(np.concatenate(changes))
+        return np.concatenate(changes)
 
     def open(self, seq: int, epoch: int, length: int) -> None:
         """A tree begins at the end of a text of `length` tokens."""
@@ -159,37 +159,30 @@ class Mirrors:
             if each.seq in seqs:
                 q = unpack_ints(each.tokens), unpack_floats(each.weights)
                 self._keep_drawn(each.seq, each.parent, q)
-        if len(seqs) >= _MANY:
-            self._follow_many(seqs)
-        else:
-            self._follow(seqs.tolist())
-
-    def advance(self, seqs: Sequence[int], texts: Sequence[Sequence[int]]) -> list[Knowledge]:
-        """Moves the roots along the new tokens of their texts. No sequence may be named twice."""
-        if len(seqs) >= _MANY:
-            return self._advance_many(np.array(seqs), texts)
-        view = self._view
-        for seq, tokens in zip(seqs, texts, strict=True):
-            start = view.length[seq]
-            for position, token in enumerate(tokens, start):
-                view.recent[seq * _RECENT + position % _RECENT] = token
-            view.length_before[seq], view.length[seq] = start, start + len(tokens)
-            view.n[seq] += 1
         self._follow(seqs)
-        return [self.knowledge(seq) for seq in seqs]
 
-    def knowledge(self, seq: int) -> Knowledge:
-        view = self._view
-        if view.is_out_of_sync[seq] or not view.was_heard[seq]:
-            return Knowledge.UNHEARD
-        root = view.root[seq]
-        place = seq * SLOTS + root % SLOTS
+    def advance(self, seqs: Longs, counts: Longs, tokens: Ints) -> list[Knowledge]:
+        """Moves the roots along the new tokens of their texts; returns what is known about what follows.
+
+        `counts`: of each sequence, how many of the tokens are its own. No sequence may be named twice.
+        """
+        starts, owners = self.length[seqs], seqs.repeat(counts)
+        positions = (starts - counts.cumsum() + counts).repeat(counts) + np.arange(len(tokens))
+        self.recent[owners * _RECENT + positions % _RECENT] = tokens
+        self.length_before[seqs], self.length[seqs] = starts, starts + counts
+        self.n[seqs] += 1
+        self._follow(seqs)
+        return self.knowledge(seqs)
+
+    def knowledge(self, seqs: Longs) -> list[Knowledge]:
+        at = self.root_length[seqs]
+        codes = np.where(at == self.length[seqs], _HIT, _UNKNOWN)
         # Without children the draft has not computed this node yet; before the latest outcome it had not even
         # followed the text so far. Neither says anything about how well it guesses.
-        has_children = view.ids[place] == root and view.counts[place]
-        if not has_children or view.root_length[seq] < view.length_before[seq]:
-            return Knowledge.LATE
-        return Knowledge.HIT if view.root_length[seq] == view.length[seq] else Knowledge.UNKNOWN
+        has_children = self._num_children(seqs, self.root[seqs]) > 0
+        codes[~has_children | (at < self.length_before[seqs])] = _LATE
+        codes[self.is_out_of_sync[seqs] | ~self.was_heard[seqs]] = _UNHEARD
+        return [_BY_CODE[code] for code in codes.tolist()]
 
     def path(self, seq: int, limit: int) -> tuple[list[int], list[float]]:
         """The most likely known continuation: its tokens, and the chance that the text runs through each."""
@@ -303,7 +296,8 @@ class Mirrors:
 
     def _num_children(self, seqs: Longs, nodes: Longs) -> NDArray[np.integer]:
         place = seqs * SLOTS + (nodes & (SLOTS - 1))
-        return np.where(self.ids[place] == nodes, self.counts[place], 0)
+        found: NDArray[np.integer] = self.counts[place] * (self.ids[place] == nodes)
+        return found
 
     def _due(self, heads: NodesHeads) -> Bools:
         """Which of the sequences are to be taken in. A gap tears."""
@@ -383,64 +377,29 @@ class Mirrors:
         last = ids[part.firsts[some] + heads.num_nodes[some] - 1]
         self.largest[heads.seq[some]] = np.maximum(self.largest[heads.seq[some]], last)
 
-    def _follow(self, seqs: Sequence[int]) -> None:
+    def _follow(self, seqs: Longs) -> None:
         """Moves roots along their texts, as far as these are known."""
-        view = self._view
-        for seq in seqs:
-            at, end, node = view.root_length[seq], view.length[seq], view.root[seq]
-            if end - at > _RECENT:
-                continue
-            while at < end:
-                child = self.child(seq, node, view.recent[seq * _RECENT + at % _RECENT])
-                if child is None:
-                    break
-                node, at = child, at + 1
-            view.root[seq], view.root_length[seq] = node, at
-
-    def _advance_many(self, seqs: Longs, texts: Sequence[Sequence[int]]) -> list[Knowledge]:
-        starts, counts = self.length[seqs], np.array([len(tokens) for tokens in texts])
-        owners = np.repeat(np.arange(len(seqs)), counts)
-        ahead = np.arange(len(owners)) - np.repeat(counts.cumsum() - counts, counts)
-        tokens = np.fromiter(chain.from_iterable(texts), np.int32, len(owners))
-        self.recent[seqs[owners] * _RECENT + (starts[owners] + ahead) % _RECENT] = tokens
-        self.length_before[seqs], self.length[seqs] = starts, starts + counts
-        self.n[seqs] += 1
-        self._follow_many(seqs)
-        return self._knowledge_many(seqs)
-
-    def _follow_many(self, seqs: Longs) -> None:
         behind = self.length[seqs] - self.root_length[seqs]
         seqs = seqs[(behind > 0) & (behind <= _RECENT)]
         while len(seqs):
-            tokens = self.recent[seqs * _RECENT + self.root_length[seqs] % _RECENT]
-            children = self._child_many(seqs, self.root[seqs], tokens)
-            is_known = children >= 0
-            seqs = seqs[is_known]
-            self.root[seqs] = children[is_known]
-            self.root_length[seqs] += 1
-            seqs = seqs[self.root_length[seqs] < self.length[seqs]]
+            at = self.root_length[seqs]
+            rows, children = self._next_nodes(seqs, self.recent[seqs * _RECENT + at % _RECENT])
+            seqs, at = seqs[rows], at[rows] + 1
+            self.root[seqs], self.root_length[seqs] = children, at
+            seqs = seqs[at < self.length[seqs]]
 
-    def _child_many(self, seqs: Longs, nodes: Longs, tokens: Ints) -> Longs:
-        """Of each node the child that is this token; -1: there is none."""
-        starts, counts = seqs * SLOTS, self._num_children(seqs, nodes)
-        # More siblings than places write over each other. One column at least: argmax needs it.
-        order = np.arange(max(1, min(int(counts.max()), SLOTS)))
-        children = self.firsts[starts + (nodes & (SLOTS - 1))][:, None] + order
+    def _next_nodes(self, seqs: Longs, tokens: Ints) -> tuple[Longs, Longs]:
+        """The children of the roots that are these tokens: of which of the sequences, and their ids."""
+        starts, roots = seqs * SLOTS, self.root[seqs]
+        counts = self._num_children(seqs, roots)
+        # More siblings than places write over each other.
+        order = np.arange(min(max(counts.tolist()), SLOTS))
+        children = self.firsts[starts + (roots & (SLOTS - 1))][:, None] + order
         at = starts[:, None] + (children & (SLOTS - 1))
-        is_child = (order < counts[:, None]) & (self.ids[at] == children)
-        is_child &= self.tokens[at] == tokens[:, None]
-        rows, found = np.arange(len(seqs)), is_child.argmax(axis=1)
-        chosen: Longs = np.where(is_child[rows, found], children[rows, found], -1)
-        return chosen
-
-    def _knowledge_many(self, seqs: Longs) -> list[Knowledge]:
-        unheard, unknown, late, hit = range(len(_BY_CODE))
-        at = self.root_length[seqs]
-        codes = np.where(at == self.length[seqs], hit, unknown)
-        has_children = self._num_children(seqs, self.root[seqs]) > 0
-        codes[~has_children | (at < self.length_before[seqs])] = late
-        codes[self.is_out_of_sync[seqs] | ~self.was_heard[seqs]] = unheard
-        return [_BY_CODE[code] for code in codes.tolist()]
+        is_next = (order < counts[:, None]) & (self.ids[at] == children)
+        is_next &= self.tokens[at] == tokens[:, None]
+        rows, places = is_next.nonzero()
+        return rows, children[rows, places]
 
     def _keep_drawn(self, seq: int, parent: int, distribution: Distribution) -> None:
         drawn = self._drawn.setdefault(seq, {})
@@ -455,28 +414,24 @@ class Mirrors:
 class _View:
     """The same memory, read and written number by number.
 
-    A frame brings many nodes, and for them arrays are fast; a round follows a handful of links, and for that
-    an array's every access costs twenty times as much.
+    Frames and outcomes are of many sequences, and for them arrays are fast; a path follows a handful of
+    links, and for that an array's every access costs twenty times as much.
     """
 
     def __init__(self, table: Mirrors) -> None:
-        for name in (*_SEQ_COLUMNS, *_NODE_COLUMNS, "recent"):
+        for name in (*_SEQ_COLUMNS, *_NODE_COLUMNS):
             setattr(self, name, memoryview(getattr(table, name)))
 
     epoch: "memoryview[int]"
-    n: "memoryview[int]"
     length: "memoryview[int]"
-    length_before: "memoryview[int]"
     root: "memoryview[int]"
     root_length: "memoryview[int]"
     is_out_of_sync: "memoryview[bool]"
-    was_heard: "memoryview[bool]"
     ids: "memoryview[int]"
     tokens: "memoryview[int]"
     firsts: "memoryview[int]"
     counts: "memoryview[int]"
     logprobs: "memoryview[float]"
-    recent: "memoryview[int]"
 
 
 def _require(condition: object, message: str) -> None:

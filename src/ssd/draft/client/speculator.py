@@ -18,7 +18,7 @@ from array import array
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -66,6 +66,18 @@ class Proposed:
     """Sequences whose drafted tokens were known without waiting."""
 
 
+class Origin(NamedTuple):
+    """Where the drafted tokens of a proposal came from."""
+
+    source: str
+    """As in `Round`."""
+    num_certain: int = 0
+    """How many of the first ones the grammar forced: they say nothing about the draft."""
+
+
+_NOWHERE = Origin("none")
+
+
 class Speculator:
     """Request ids may be anything hashable. Not safe for use by several threads."""
 
@@ -93,11 +105,8 @@ class Speculator:
         self._auto_disable = AutoDisable()
         self._knowledge: dict[Hashable, Knowledge] = {}
         """For each sequence, what was known when its last verification ended."""
-        self._sources: dict[Hashable, str] = {}
-        """For each sequence, where its latest proposal came from."""
-        self._certain: dict[Hashable, int] = {}
-        """For each sequence, how many of the first proposed tokens its grammar forced: they say nothing about
-        the draft."""
+        self._origins: dict[Hashable, Origin] = {}
+        """Of the latest proposals that have tokens."""
         self._num_connects, self._num_frames = 0, 0
         self._silent_since = -1
         """Number of frames when waiting for the draft was last in vain; -1 if frames came since."""
@@ -163,24 +172,17 @@ class Speculator:
             paths = self._paths(request_ids, grammars)
         self.proposed = Proposed(waited, num_ready)
         pairs = zip(request_ids, paths, strict=True)
-        self._sources = {
-            each: "grammar" if path.num_certain == len(path.tokens) else "draft"
-            for each, path in pairs
-            if path.tokens
-        }
+        self._origins = {each: _origin(path) for each, path in pairs if path.tokens}
         if self._backup in ("auto", "ngram"):
             paths = [self._or_guess(*each) for each in zip(request_ids, paths, strict=True)]
         chosen = self._worthwhile(paths)
         if has_waited and not any(path.tokens for path in chosen):
             # Waiting brought nothing that is worth verifying: count it against waiting.
-            self.controller.note_first(accepted=False)
+            self.controller.note_firsts([False])
         self._has_trees = any(path.parents is not None for path in chosen)
         if grammars:
             offers = [*zip(request_ids, paths, strict=True)]
             self.client.send_forced([(each, path.tokens[: path.num_certain]) for each, path in offers])
-            self._certain = {each: path.num_certain for each, path in offers}
-        else:
-            self._certain = {}
         return chosen
 
     def seqs(self, request_ids: Sequence[Hashable]) -> list[int]:
@@ -188,7 +190,7 @@ class Speculator:
 
         Requires the lock of the client's pool.
         """
-        self._sources, self._certain = dict.fromkeys(request_ids, "draft"), {}
+        self._origins = dict.fromkeys(request_ids, Origin("draft"))
         return self.client.seqs(request_ids)
 
     def settle(
@@ -205,23 +207,28 @@ class Speculator:
             self.controller.times.note(num_rows, seconds, is_speculating=is_speculating, has_trees=has_trees)
         has_spoken = self._has_new_frames()
         rounds, accepted, num_late = list[Round](), list[int](), 0
+        firsts: dict[str, list[bool]] = {"draft": [], "ngram": []}
         for each in outcomes:
             before, num_accepted = self._knowledge.get(each.request_id), len(each.tokens) - 1
-            source = self._sources.get(each.request_id, "none") if each.num_drafted else "none"
-            certain = self._certain.get(each.request_id, 0)
-            if each.num_drafted > certain:
-                self._note_first(source, accepted=num_accepted > certain)
-            if source == "draft" or (source != "grammar" and before in (Knowledge.HIT, Knowledge.UNKNOWN)):
-                accepted.append(max(0, num_accepted - certain) if source == "draft" else 0)
+            source, certain = (
+                self._origins.get(each.request_id, _NOWHERE) if each.num_drafted else _NOWHERE
+            )
+            if each.num_drafted > certain and source in firsts:
+                firsts[source].append(num_accepted > certain)
+            if source == "draft":
+                accepted.append(max(0, num_accepted - certain))
+            elif source != "grammar" and before in (Knowledge.HIT, Knowledge.UNKNOWN):
+                accepted.append(0)
             num_late += before is Knowledge.LATE
             rounds.append(_round(before, source))
-        knowledge = self.client.outcomes([(each.request_id, each.tokens) for each in outcomes])
+        self.controller.note_firsts(firsts["draft"])
+        self.controller.note_guesses(firsts["ngram"])
+        ids = [each.request_id for each in outcomes]
+        knowledge = self.client.outcomes([*zip(ids, [each.tokens for each in outcomes], strict=True)])
         if not self._auto_disable.is_resting:
-            self._knowledge.update(
-                (each.request_id, known)
-                for each, known in zip(outcomes, knowledge, strict=True)
-                if each.request_id in self.client
-            )
+            self._knowledge.update(zip(ids, knowledge, strict=True))
+            for unknown in self.client.unknown_among(ids):
+                self._knowledge.pop(unknown, None)
         if has_spoken and (accepted or num_late):
             self._auto_disable.note_round(sum(accepted) / max(1, len(accepted)), was_late=not accepted)
         self._pause_or_resume()
@@ -237,7 +244,7 @@ class Speculator:
 
     def _forget_state(self, request_id: Hashable) -> None:
         self._knowledge.pop(request_id, None)
-        self._sources.pop(request_id, None)
+        self._origins.pop(request_id, None)
 
     def _has_new_frames(self) -> bool:
         """Starts AutoDisable anew after a reconnect. False: the draft has sent nothing since."""
@@ -302,14 +309,12 @@ class Speculator:
         tokens = guess_after(text, min(room, self._lookahead))
         if not tokens:
             return path
-        self._sources[request_id] = "ngram"
+        self._origins[request_id] = Origin("ngram")
         return DraftedTokens(tokens, self.controller.guess_chances(len(tokens)))
 
-    def _note_first(self, source: str, *, accepted: bool) -> None:
-        if source == "draft":
-            self.controller.note_first(accepted=accepted)
-        elif source == "ngram":
-            self.controller.note_guess(accepted=accepted)
+
+def _origin(path: DraftedTokens) -> Origin:
+    return Origin("grammar" if path.num_certain == len(path.tokens) else "draft", path.num_certain)
 
 
 @cache

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ssd.config import MAX_CHILDREN
 from ssd.draft.client.mirrors import SLOTS, Mirrors
-from ssd.draft.protocol.messages import Ints, Longs
+from ssd.draft.protocol.messages import Ints
 from ssd.kernels.walk import COLUMNS, HEADS, walk
 
 __all__ = ["HEADS", "DeviceTrees", "empty_nodes", "walk_nodes"]
@@ -77,13 +77,13 @@ class DeviceTrees:
         return changed
 
     def _heads(self, seqs: Sequence[int]) -> Ints:
-        mirrors, asked = self._mirrors, np.asarray(seqs, np.int64)
-        if not len(mirrors.epoch):
-            return np.full((len(asked), HEADS), -1, np.int32)
-        known = np.where((asked >= 0) & (asked < self._num_sequences), asked, 0)
-        is_tree = (asked == known) & (mirrors.epoch[known] > 0) & ~mirrors.is_out_of_sync[known]
-        columns: tuple[Longs, ...] = (known, mirrors.root[known], mirrors.root_length[known])
-        return np.where(is_tree[:, None], np.stack(columns, axis=1), -1).astype(np.int32)
+        mirrors, asked = self._mirrors, np.array(seqs, np.int64)
+        heads = np.full((len(asked), HEADS), -1, np.int32)
+        rows = ((asked >= 0) & (asked < self._num_sequences)).nonzero()[0]
+        rows = rows[(mirrors.epoch[asked[rows]] > 0) & ~mirrors.is_out_of_sync[asked[rows]]]
+        known = asked[rows]
+        heads[rows] = np.array((known, mirrors.root[known], mirrors.root_length[known])).T
+        return heads
 
 
 def walk_nodes(

@@ -50,12 +50,17 @@ class Meter:
         self.gauges: dict[str, float] = dict.fromkeys(GAUGES, 0.0)
         self.names: dict[str, str] = {}
         self._counters, self._gauges, self._names = _exported() if exported else ({}, {}, {})
+        self._labelled: dict[tuple[str, str], Any] = {}
+        """Exported counters by name and label."""
 
     def add(self, name: str, label: str = "", amount: float = 1) -> None:
-        self.counts[name, label] += amount  # type: ignore[assignment]  # seconds are counted too
-        counter = self._counters.get(name)
-        if counter is not None:
-            (counter.labels(label) if label else counter).inc(amount)
+        key = name, label
+        self.counts[key] += amount  # type: ignore[assignment]  # seconds are counted too
+        if name in self._counters:
+            if key not in self._labelled:
+                counter = self._counters[name]
+                self._labelled[key] = counter.labels(label) if label else counter
+            self._labelled[key].inc(amount)
 
     def show(self, **values: float) -> None:
         for name, value in values.items():

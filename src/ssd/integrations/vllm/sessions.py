@@ -221,21 +221,20 @@ class Sessions:
 
     def _count(self, outcomes: Sequence[Verified], rounds: Sequence[Round], step: ScheduledStep) -> None:
         tally: dict[tuple[str, str], int] = {("rounds", ""): len(outcomes)}
-        for cause, count in Counter(how.cause for how in rounds).items():
+        for cause, count in Counter([how.cause for how in rounds]).items():
             if cause == "hit":
                 tally["spec_hits", ""] = count
             elif cause != "first":
                 tally["spec_misses", cause] = count
         num_padding = sum(step.num_drafted.get(str(each.request_id), 0) for each in outcomes)
-        for source in {how.source for how in rounds}:
-            pairs = zip(outcomes, rounds, strict=True)
-            verified = [
-                (len(each.tokens) - 1, each.num_drafted) for each, how in pairs if how.source == source
-            ]
-            num_drafted = sum(drafted for _, drafted in verified)
+        drafted, accepted = Counter[str](), Counter[str]()
+        for each, how in zip(outcomes, rounds, strict=True):
+            drafted[how.source] += each.num_drafted
+            accepted[how.source] += min(len(each.tokens) - 1, each.num_drafted)
+        for source, num_drafted in drafted.items():
             num_padding -= num_drafted
             tally["spec_decode_num_draft_tokens", source] = num_drafted
-            tally["spec_decode_num_accepted_tokens", source] = sum(map(min, verified))
+            tally["spec_decode_num_accepted_tokens", source] = accepted[source]
         tally["spec_padding_tokens", ""] = num_padding
         # Once a step, not once a request: exported counters take their time.
         for (name, label), amount in tally.items():
