@@ -4,8 +4,8 @@
 
 Our worker, sessions, client and draft service are real. A rule stands for both models (ruled.py), queues for
 sockets, and vLLM's scheduler, forward and output are stand-ins (tests/vllm/v2_step.py). The draft takes its
-steps between those of the target, so hits and frames do not depend on what else the machine does. Asynchronous: two steps are under way. Milliseconds of a step that this thread had a core, the
-least and p50:
+steps between those of the target, so hits and frames do not depend on what else the machine does.
+Asynchronous: two steps are under way. Milliseconds of a step that this thread had a core, the least and p50:
 
     begin     execute_model: requests that begin and end
     propose   asynchronous: changed nodes are collected and uploaded, the kernel is launched

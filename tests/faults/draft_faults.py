@@ -193,7 +193,7 @@ MIRROR = [
     Fault(
         "a late token is not looked for",
         _MIRRORS,
-        "        self._follow(seqs.tolist())\n\n    def advance",
+        "        self._follow(seqs)\n\n    def advance",
         "\n    def advance",
         _QUIET,
     ),
@@ -214,8 +214,8 @@ MIRROR = [
     Fault(
         "the unknown tokens of a miss are written to another place",
         _MIRRORS,
-        "view.recent[seq * _RECENT + position % _RECENT] = token",
-        "view.recent[seq * _RECENT + (position + 1) % _RECENT] = token",
+        "self.recent[owners * _RECENT + positions % _RECENT] = tokens",
+        "self.recent[owners * _RECENT + (positions + 1) % _RECENT] = tokens",
         _QUIET,
     ),
     Fault(

@@ -54,8 +54,8 @@ FAULTS = [
     Fault(
         "a draft that has not heard of the last outcome counts as one that guesses wrongly",
         f"{DRAFT}/client/mirrors.py",
-        " or view.root_length[seq] < view.length_before[seq]:",
-        ":",
+        " | (at < self.length_before[seqs])]",
+        "]",
         "tests/draft/client/test_mirrors.py::test_a_draft_that_lags_behind_a_miss_is_still_understood",
     ),
     Fault(
@@ -89,8 +89,8 @@ FAULTS = [
     Fault(
         "every draft is told every outcome",
         f"{DRAFT}/client/client.py",
-        "            said = heads if mine is None else",
-        "            said = heads if True else",
+        "said = OutcomeHeads(*heads[:, mine])",
+        "said = OutcomeHeads(*heads)",
         f"{_POOL}::test_sequences_are_shared_out_and_each_draft_hears_of_its_own",
     ),
     Fault(

@@ -30,6 +30,7 @@ class FakePolicy:
         self.asked: list[list[str]] = []
         self.stats = PoolStats(num_connects=1)
         self.client = SimpleNamespace(stats=self.stats, is_ready=True)
+        self.is_resting = False
         self.controller = Controller()
         self.proposed = Proposed(waited=0.5)
         self.how = Round("hit", "draft")

@@ -113,7 +113,12 @@ class Speculator:
 
     @property
     def stats(self) -> PoolStats:
-        return replace(self.client.stats, is_resting=self._auto_disable.is_resting)
+        return replace(self.client.stats, is_resting=self.is_resting)
+
+    @property
+    def is_resting(self) -> bool:
+        """Drafting is paused for a while: hardly any of its tokens was accepted."""
+        return self._auto_disable.is_resting
 
     def start(self, timeout: float) -> None:
         """Starts connecting in the background; waits at most `timeout` seconds for a draft."""
@@ -210,9 +215,7 @@ class Speculator:
         firsts: dict[str, list[bool]] = {"draft": [], "ngram": []}
         for each in outcomes:
             before, num_accepted = self._knowledge.get(each.request_id), len(each.tokens) - 1
-            source, certain = (
-                self._origins.get(each.request_id, _NOWHERE) if each.num_drafted else _NOWHERE
-            )
+            source, certain = self._origins.get(each.request_id, _NOWHERE) if each.num_drafted else _NOWHERE
             if each.num_drafted > certain and source in firsts:
                 firsts[source].append(num_accepted > certain)
             if source == "draft":

@@ -6,7 +6,7 @@ name and needs no vLLM. May be dropped at any time: it proposes tokens and never
 
 import itertools
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -220,33 +220,30 @@ class Sessions:
             self.speculator.forget(request_id)
 
     def _count(self, outcomes: Sequence[Verified], rounds: Sequence[Round], step: ScheduledStep) -> None:
-        tally: dict[tuple[str, str], int] = {("rounds", ""): len(outcomes)}
-        for cause, count in Counter([how.cause for how in rounds]).items():
-            if cause == "hit":
-                tally["spec_hits", ""] = count
-            elif cause != "first":
-                tally["spec_misses", cause] = count
-        num_padding = sum(step.num_drafted.get(str(each.request_id), 0) for each in outcomes)
-        drafted, accepted = Counter[str](), Counter[str]()
+        causes = [how.cause for how in rounds]
+        tally = defaultdict[tuple[str, str], int](int)
+        tally["rounds", ""], tally["spec_hits", ""] = len(outcomes), causes.count("hit")
+        for cause in {*causes} - {"hit", "first"}:
+            tally["spec_misses", cause] = causes.count(cause)
         for each, how in zip(outcomes, rounds, strict=True):
-            drafted[how.source] += each.num_drafted
-            accepted[how.source] += min(len(each.tokens) - 1, each.num_drafted)
-        for source, num_drafted in drafted.items():
-            num_padding -= num_drafted
-            tally["spec_decode_num_draft_tokens", source] = num_drafted
-            tally["spec_decode_num_accepted_tokens", source] = accepted[source]
-        tally["spec_padding_tokens", ""] = num_padding
+            tally["spec_padding_tokens", ""] += (
+                step.num_drafted.get(str(each.request_id), 0) - each.num_drafted
+            )
+            tally["spec_decode_num_draft_tokens", how.source] += each.num_drafted
+            tally["spec_decode_num_accepted_tokens", how.source] += min(
+                len(each.tokens) - 1, each.num_drafted
+            )
         # Once a step, not once a request: exported counters take their time.
         for (name, label), amount in tally.items():
             if amount:
                 self.meter.add(name, label, amount)
 
     def _show(self) -> None:
-        stats = self.speculator.stats
+        stats = self.speculator.client.stats
         self.meter.show(
             spec_sessions=len(self._live),
             draft_up=float(self.speculator.client.is_ready),
-            draft_resting=float(stats.is_resting),
+            draft_resting=float(self.speculator.is_resting),
             draft_connects=stats.num_connects,
             draft_losses=stats.num_losses,
             draft_declined=stats.num_declined,
