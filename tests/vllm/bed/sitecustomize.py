@@ -7,20 +7,26 @@ right after the module was imported:
 
 - Triton has a backend named `cpu`, without which vLLM's build for CPUs does not use Triton. It compiles
   nothing: the interpreter runs every kernel.
-- `gumbel_sample` launches its kernel with one block for a row instead of one for 1,024 tokens, because the
-  interpreter's time grows with the number of blocks.
+- Sampling with noise and dividing by temperatures do without the interpreter (`bed_sampling.py`).
+- Penalties, grammars and log-probabilities launch their kernels with one block for a row of logits instead of
+  one for 1,024 or 8,192 tokens, because the interpreter's time grows with the number of blocks.
 - top-k and top-p are vLLM's torch form: the interpreter cannot run that kernel.
-- The interpreter takes masks that are whole numbers for truth values, as compiled kernels do.
+- The interpreter takes masks that are whole numbers for truth values, and does not check integers for
+  overflow, both as compiled kernels do. It prepares `triton.language` once instead of in each call.
 - Asynchronous scheduling stays on where it is asked for; vLLM switches it off for CPUs.
+- SSD's controller proposes all tokens of a draft: by the interpreter's times drafting would never pay.
 
 Shows the real runner, sampler, scheduler and queues; nothing of streams, graphs, compiled kernels and speed.
 """
 
+import functools
 import importlib.abc
 import importlib.machinery
 import inspect
 import os
+import re
 import sys
+import textwrap
 from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
@@ -35,12 +41,37 @@ def _name_a_backend(backends: Any) -> None:
     backends.backends["cpu"] = backends.Backend(compiler=None, driver=Driver)
 
 
-def _launch_whole_rows(gumbel: Any) -> None:
-    source = inspect.getsource(gumbel.gumbel_sample)
-    changed = source.replace("BLOCK_SIZE = 1024", "BLOCK_SIZE = triton.next_power_of_2(logits.shape[-1])")
-    if changed == source:
-        raise ImportError("gumbel_sample of this vLLM has other blocks: change tests/vllm/bed")
-    exec(changed, vars(gumbel))
+def _sample_by_numpy(gumbel: Any) -> None:
+    from bed_sampling import replace_kernels
+
+    _launch_whole_rows(gumbel, gumbel, "gumbel_sample")
+    replace_kernels(gumbel)
+
+
+def _launch_whole_rows(module: Any, owner: Any, *names: str) -> None:
+    """In functions of a module, or of a class of it."""
+    for name in names:
+        source = textwrap.dedent(inspect.getsource(vars(owner)[name]))
+        changed = re.sub(
+            r"BLOCK_SIZE ?= ?\d+", "BLOCK_SIZE = triton.next_power_of_2(logits.shape[-1])", source
+        )
+        if changed == source:
+            raise ImportError(f"{name} of this vLLM has other blocks: change tests/vllm/bed")
+        found: dict[str, Any] = {}
+        exec(changed, vars(module), found)
+        setattr(owner, name, found[name])
+
+
+def _penalise_whole_rows(penalties: Any) -> None:
+    _launch_whole_rows(penalties, penalties, "apply_penalties")
+
+
+def _log_whole_rows(logprob: Any) -> None:
+    _launch_whole_rows(logprob, logprob, "compute_token_logprobs", "compute_topk_scores")
+
+
+def _mask_whole_rows(outputs: Any) -> None:
+    _launch_whole_rows(outputs, outputs.StructuredOutputsWorker, "apply_grammar_bitmask")
 
 
 def _truncate_by_torch(truncation: Any) -> None:
@@ -63,6 +94,48 @@ def _make_masks_boolean(interpreter: Any) -> None:
     builder.create_masked_load, builder.create_masked_store = masked_load, masked_store
 
 
+def _change_interpreter(interpreter: Any) -> None:
+    _make_masks_boolean(interpreter)
+    # Three times as many operations as without these checks; compiled kernels have none.
+    interpreter.interpreter_builder.options = interpreter.InterpreterOptions(sanitize_overflow=False)
+    _patch_language_once(interpreter)
+    _look_types_up_once(interpreter)
+
+
+def _patch_language_once(interpreter: Any) -> None:
+    """The interpreter replaces the functions of `triton.language` in each call and puts them back after it."""
+    patch = interpreter._patch_lang
+
+    class Kept:
+        @staticmethod
+        def restore() -> None: ...
+
+    @functools.cache
+    def patched(function: Any) -> Kept:
+        patch(function)
+        return Kept()
+
+    interpreter._patch_lang = patched
+
+
+def _look_types_up_once(interpreter: Any) -> None:
+    stock = interpreter._get_np_dtype
+    of_number = functools.cache(stock)
+
+    def numpy_type(its_type: Any) -> Any:
+        scalar = its_type.scalar
+        return stock(scalar) if scalar.is_ptr() else of_number(scalar)
+
+    interpreter._get_np_dtype = numpy_type
+
+
+def _propose_everything(controller: Any) -> None:
+    def choose(self: Any, chances: Sequence[Sequence[float]], num_rows: int) -> list[int]:
+        return [len(each) for each in chances]
+
+    controller.Controller.choose = choose
+
+
 def _stay_asynchronous(platform: Any) -> None:
     stock = platform.CpuPlatform.check_and_update_config.__func__
 
@@ -76,10 +149,14 @@ def _stay_asynchronous(platform: Any) -> None:
 
 CHANGES: dict[str, Callable[[Any], None]] = {
     "triton.backends": _name_a_backend,
-    "vllm.v1.worker.gpu.sample.gumbel": _launch_whole_rows,
+    "vllm.v1.worker.gpu.sample.gumbel": _sample_by_numpy,
+    "vllm.v1.worker.gpu.sample.penalties": _penalise_whole_rows,
+    "vllm.v1.worker.gpu.sample.logprob": _log_whole_rows,
+    "vllm.v1.worker.gpu.structured_outputs": _mask_whole_rows,
     "vllm.v1.sample.ops.topk_topp_sampler": _truncate_by_torch,
-    "triton.runtime.interpreter": _make_masks_boolean,
+    "triton.runtime.interpreter": _change_interpreter,
     "vllm.platforms.cpu": _stay_asynchronous,
+    "ssd.draft.client.controller": _propose_everything,
 }
 
 
