@@ -1,11 +1,11 @@
 """Everything that SSD inside vLLM has to show, run after run; ended and started again, it goes on.
 
     python -m campaigns.vllm.proof --models FOLDER --record proof.jsonl [--texts FOLDER]
-        [--only WORD …] [--table] [-- OPTION …]
+        [--only WORD …] [-- OPTION …]
 
 `--models` has folders named smollm2, qwen-0.5b and qwen-1.5b; `--texts` the data sets, by name. Each run is a
 command of its own that keeps its results in the record; options after `--` are passed to each and override
-its own. `--table` only prints what the record holds.
+its own. tables.py shows what the record holds.
 """
 
 import argparse
@@ -15,9 +15,8 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-from campaigns.record import ROOT, Record
+from campaigns.record import ROOT
 from tests.vllm.programs import BED, V2
 
 
@@ -91,36 +90,6 @@ def _v2_runs(equality: Callable[..., Run], smol: Path, small: Path, large: Path)
     yield replace(equality("v2 control", *control), is_v2=True)
 
 
-def table(record: Record) -> str:
-    """As docs show it."""
-    rows = ["| run | case | texts | equal | hits | tokens a round | else |", "|---|---|---|---|---|---|---|"]
-    rows += ["| " + " | ".join(_cells(line)) + " |" for line in record.lines()]
-    return "\n".join(rows)
-
-
-def _cells(line: dict[str, Any]) -> list[str]:
-    run = line["run"]
-    named = [run["target"]] if run["target"] == run["draft"] else [run["target"], run["draft"]]
-    named += [str(run[name]) for name in ("dtype", "prompts") if run.get(name)]
-    named += [f"head {run['head_dtype']}"] if run.get("head_dtype") else []
-    named += ["padded"] if run.get("padded") else []
-    named += [run["runner"]] if run.get("runner") == "v2" else []
-    named += ["asynchronous"] if run.get("asynchronous") else []
-    named += ["few blocks"] if run.get("kv_blocks") else []
-    named += [f"{run['tensor_parallel']} ranks"] if run.get("tensor_parallel", 1) > 1 else []
-    shown = [str(line.get(name, "")) for name in ("texts", "equal", "share of hits", "tokens a round")]
-    return [", ".join(named), line["case"], *shown, _gaps(line)]
-
-
-def _gaps(line: dict[str, Any]) -> str:
-    found = line.get("differences")
-    if found is None:
-        return ""
-    gaps = ", ".join(str(each["gap"]) for each in found) or "none"
-    bound = f" (bound {found[0]['bound']})" if found else ""
-    return f"gaps {gaps}{bound}; unexplained: {line['unexplained']}"
-
-
 def _environment(run: Run) -> dict[str, str]:
     folders = (*((BED,) if run.is_v2 else ()), ROOT / "src", ROOT)
     paths = {"PYTHONPATH": os.pathsep.join(map(str, folders))}
@@ -133,13 +102,8 @@ def main() -> None:
     parser.add_argument("--texts", type=Path)
     parser.add_argument("--record", type=Path, required=True)
     parser.add_argument("--only", nargs="*", default=[""], help="runs whose names have one of these words")
-    parser.add_argument("--table", action="store_true")
     parser.add_argument("options", nargs="*", help="of each run, after --")
     arguments = parser.parse_args()
-    record = Record(arguments.record, {})
-    if arguments.table:
-        print(table(record))
-        return
     failed = []
     for run in runs(arguments.models, arguments.texts):
         if not any(word in run.name for word in arguments.only):

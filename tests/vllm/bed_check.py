@@ -9,9 +9,10 @@ from types import ModuleType
 from typing import Any
 
 import torch
-from bed_sampling import NumpySampling
 from torch import Tensor
 from vllm.v1.worker.gpu.sample import gumbel, logprob, penalties
+
+from tests.vllm.bed.sampling import NumpySampling
 
 NUM_ROWS, NUM_REQUESTS, VOCABULARY = 24, 6, 3000
 """The vocabulary is no multiple of a block."""

@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from campaigns.record import Record
-from campaigns.vllm.proof import table
+from campaigns.vllm.tables import table
 from ssd.integrations.vllm.contract import TESTED
 from tests.vllm import programs
 from tests.vllm.overlay import overlaid
@@ -58,7 +57,7 @@ def test_every_token_is_the_same_with_and_without_the_draft(folder: Path, tmp_pa
     # Of a single case there may be none where other programs have the cores.
     assert sum(each["hits"] for each in found) > 0
     assert sum(each["accepted"] for each in found) > 0
-    rows = table(Record(tmp_path / "record", {})).splitlines()
+    rows = table(found).splitlines()
     assert len(rows) == 2 + len(found)
 
 

@@ -1,13 +1,13 @@
 """A stand-in for a GPU: vLLM's V2 model runner on CPU tensors; Triton's interpreter runs its kernels.
 
-    PYTHONPATH=tests/vllm/bed TRITON_INTERPRET=1 VLLM_USE_V2_MODEL_RUNNER=1 python …
+    PYTHONPATH=tests/vllm/bed:. TRITON_INTERPRET=1 VLLM_USE_V2_MODEL_RUNNER=1 python …
 
 Python imports this file at its start, in vLLM's child processes too. What it changes in vLLM and Triton, each
 right after the module was imported:
 
 - Triton has a backend named `cpu`, without which vLLM's build for CPUs does not use Triton. It compiles
   nothing: the interpreter runs every kernel.
-- Sampling with noise and dividing by temperatures do without the interpreter (`bed_sampling.py`).
+- Sampling with noise and dividing by temperatures do without the interpreter (`sampling.py`).
 - Penalties, grammars and log-probabilities launch their kernels with one block for a row of logits instead of
   one for 1,024 or 8,192 tokens, because the interpreter's time grows with the number of blocks.
 - top-k and top-p are vLLM's torch form: the interpreter cannot run that kernel.
@@ -42,7 +42,7 @@ def _name_a_backend(backends: Any) -> None:
 
 
 def _sample_by_numpy(gumbel: Any) -> None:
-    from bed_sampling import replace_kernels
+    from tests.vllm.bed.sampling import replace_kernels
 
     _launch_whole_rows(gumbel, gumbel, "gumbel_sample")
     replace_kernels(gumbel)
@@ -103,7 +103,7 @@ def _change_interpreter(interpreter: Any) -> None:
 
 
 def _patch_language_once(interpreter: Any) -> None:
-    """The interpreter replaces the functions of `triton.language` in each call and puts them back after it."""
+    """The interpreter replaces functions of `triton.language` in each call, and puts them back after it."""
     patch = interpreter._patch_lang
 
     class Kept:

@@ -1,7 +1,7 @@
 """Two kernels of vLLM's sampler without Triton's interpreter, which needs twenty times as long for them.
 
-Sampling with noise is vLLM's own source, but numpy runs it, on one row after the other: its functions are given
-a `triton.language` made of numpy. Dividing by temperatures is one operation of torch. `tests/vllm/test_bed.py`
+Sampling with noise is vLLM's own source, but numpy runs it, on one row after the other: its functions get a
+`triton.language` that is made of numpy. Dividing by temperatures is one operation of torch. test_bed.py
 compares both with the kernels, bit for bit. Knows no models and no requests.
 """
 
@@ -20,11 +20,11 @@ class Block(np.ndarray):
     __ixor__ = np.ndarray.__xor__  # type: ignore[assignment]
 
     def to(self, number_type: Any) -> "Block":
-        return self.astype(number_type)
+        return self.astype(number_type).view(Block)
 
 
 def _where(condition: Any, one: Any, other: Any) -> Block:
-    return np.where(condition, one, other).view(Block)
+    return np.asarray(np.where(condition, one, other)).view(Block)
 
 
 def _greatest(values: Block, *, axis: int, return_indices: bool) -> tuple[Any, Any]:
