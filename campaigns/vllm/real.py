@@ -21,6 +21,8 @@ from ssd.integrations.vllm import Runner, arguments
 
 _ABORTED_AFTER = 4
 """Steps."""
+_BLOCK_SIZE = 16
+"""Tokens in a block of the KV cache."""
 ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     # Requests without a seed draw by their ids: those have to be the same twice.
@@ -49,7 +51,7 @@ class Setup:
     is_async: bool = False
     """With vLLM's V2 runner: asynchronous scheduling."""
     kv_blocks: int = 0
-    """Blocks of 16 tokens in vLLM's KV cache: with few of them vLLM preempts requests. 0: plenty."""
+    """In vLLM's KV cache: with few of them vLLM preempts requests. 0: plenty."""
 
     @property
     def ranks(self) -> int:
@@ -68,11 +70,13 @@ class Setup:
             "tensor_parallel_size": self.tensor_parallel,
             "pipeline_parallel_size": self.pipeline_parallel,
             "async_scheduling": self.is_async,
+            # vLLM finds a common prefix by whole blocks; for CPUs it would choose blocks of 128 tokens.
+            "block_size": _BLOCK_SIZE,
         }
         if self.kv_blocks:
             # vLLM requires that the longest text fits.
-            blocks = {"block_size": 16, "num_gpu_blocks_override": self.kv_blocks}
-            chosen |= {**blocks, "max_model_len": 16 * self.kv_blocks}
+            longest = _BLOCK_SIZE * self.kv_blocks
+            chosen |= {"num_gpu_blocks_override": self.kv_blocks, "max_model_len": longest}
         return chosen | ({"hf_overrides": {"head_dtype": self.head_dtype}} if self.head_dtype else {})
 
 

@@ -31,6 +31,9 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
+_BLOCKS = re.compile(r"\bBLOCK_SIZE ?= ?(\d+|[A-Z_]+_BLOCK_SIZE)")
+"""A number, or a constant of the module."""
+
 
 def _name_a_backend(backends: Any) -> None:
     class Driver:
@@ -52,9 +55,7 @@ def _launch_whole_rows(module: Any, owner: Any, *names: str) -> None:
     """In functions of a module, or of a class of it."""
     for name in names:
         source = textwrap.dedent(inspect.getsource(vars(owner)[name]))
-        changed = re.sub(
-            r"BLOCK_SIZE ?= ?\d+", "BLOCK_SIZE = triton.next_power_of_2(logits.shape[-1])", source
-        )
+        changed = _BLOCKS.sub("BLOCK_SIZE = triton.next_power_of_2(logits.shape[-1])", source)
         if changed == source:
             raise ImportError(f"{name} of this vLLM has other blocks: change tests/vllm/bed")
         found: dict[str, Any] = {}
