@@ -75,7 +75,7 @@ def _v2_runs(equality: Callable[..., Run], smol: Path, small: Path, large: Path)
     usual = ("--runner", "v2", "--tokens", "48", "--patience", "2")
     pairs = {
         "smollm2": (smol, smol, ()),
-        "preempted": (smol, smol, ("--kv-blocks", "24", "--cases", "T=0.7 seeded", "T=0.0", "common")),
+        "preempted": (smol, smol, ("--kv-blocks", "12", "--cases", "T=0.7 seeded", "T=0.0", "common")),
         "two ranks": (small, small, ("--tensor-parallel", "2", "--cases", "T=0.7 seeded", "T=0.0")),
         "qwen": (large, small, ("--cases", "T=0.0", "T=0.7 seeded", "top_p")),
         "bfloat16": (smol, smol, ("--dtype", "bfloat16", "--cases", "T=0.7 seeded")),
