@@ -18,11 +18,13 @@ from typing import Any
 from campaigns.vllm.cases import PROMPTS
 from campaigns.vllm.served import Served
 from campaigns.vllm.streams import Seen, Streams, Undisturbed
+from ssd.draft.client.reconnect import LONGEST_DELAY
 from tests.alive import is_alive
 from tests.server.process import until
 
-RETURN_SECONDS = 10.0
-"""In which hits come back once the draft has."""
+RETURN_SECONDS = 10.0 + LONGEST_DELAY
+"""In which hits come back once the draft has. After a long absence the target waits for up to `LONGEST_DELAY`
+until it connects again."""
 _RESTART_SECONDS = 120.0
 _STALL_SECONDS = 2.0
 """Between two pieces of a text, over what is usual: far less than the silence after which a draft is lost."""
@@ -111,7 +113,7 @@ class Disturbances:
         """Seconds until there were more hits, or words, or until it was given up."""
         sign = "ssd_spec_hits_total" if self.needs_hits else "ssd_draft_frames"
         before = self.server.counted(sign)
-        while self.server.counted(sign) <= before and time.monotonic() - since < 3 * RETURN_SECONDS:
+        while self.server.counted(sign) <= before and time.monotonic() - since < 2 * RETURN_SECONDS:
             if not self.needs_hits and self.server.counted("ssd_draft_resting"):
                 break
             time.sleep(0.05)
