@@ -49,7 +49,7 @@ class Comparison:
             **_since(of_vllm, self._target.counted()),
             "texts": len(alone),
             "equal": sum(a == b for a, b in zip(alone, drafted, strict=True)),
-            **_speculation(counted, sum(map(len, drafted))),
+            **_speculation(counted),
         }
         if log is not None:
             found |= self._explained(log, params, alone, drafted)
@@ -85,14 +85,13 @@ def _since(before: dict[str, float], after: dict[str, float]) -> dict[str, float
     return {name: value - before.get(name, 0) for name, value in after.items()}
 
 
-def _speculation(counted: dict[str, float], num_tokens: int) -> dict[str, Any]:
+def _speculation(counted: dict[str, float]) -> dict[str, Any]:
     misses = {name.partition(".")[2]: counted[name] for name in counted if name.startswith("spec_misses.")}
     rounds = counted["spec_hits"] + sum(misses.values())
     return {
         "hits": counted["spec_hits"],
         "misses": {cause: number for cause, number in misses.items() if number},
         "share of hits": round(counted["spec_hits"] / rounds, 3) if rounds else 0.0,
-        "tokens a round": round(num_tokens / counted["rounds"], 2) if counted["rounds"] else 0.0,
         "drafted": counted.get("spec_decode_num_draft_tokens.draft", 0),
         "accepted": counted.get("spec_decode_num_accepted_tokens.draft", 0),
         "from the text": counted.get("spec_decode_num_draft_tokens.ngram", 0),
@@ -120,15 +119,15 @@ def _chosen_cases(arguments: argparse.Namespace) -> Iterator[tuple[str, dict[str
             yield name, params
 
 
-def _compare_stock(setup: Setup, texts: Texts, record: Record, *, is_control: bool) -> None:
+def _compare_stock(arguments: argparse.Namespace, setup: Setup, texts: Texts, record: Record) -> None:
     """With the tokens that the record has."""
     lines = [each for each in record.lines() if each["run"] == record.run and "tokens" in each]
-    known = {each["case"]: each for each in lines}
+    known = {each["case"]: each for each in lines if any(word in each["case"] for word in arguments.cases)}
     if not known:
         raise SystemExit(f"{record.path} has no tokens of this run to compare with: run it first")
-    own = {"speculative_config": speculation(setup.runner, setup.lookahead)} if is_control else {}
+    own = {"speculative_config": speculation(setup.runner, setup.lookahead)} if arguments.control else {}
     target = StockTarget(setup, **own)
-    who = "vLLM's own speculation" if is_control else "stock vLLM"
+    who = "vLLM's own speculation" if arguments.control else "stock vLLM"
 
     def compare(found: dict[str, Any]) -> dict[str, Any]:
         tokens = target.generate(texts.asked(found["params"]), texts.params(found["params"]))
@@ -214,7 +213,7 @@ def main() -> None:
     }
     record = Record(arguments.record, run)
     if arguments.stock or arguments.control:
-        _compare_stock(setup, texts, record, is_control=arguments.control)
+        _compare_stock(arguments, setup, texts, record)
     else:
         _compare(arguments, setup, texts, record)
 

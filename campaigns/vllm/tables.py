@@ -16,10 +16,7 @@ from campaigns.record import Record
 Line = Mapping[str, Any]
 STOCK, CONTROL = "stock vLLM, ", "vLLM's own speculation, "
 """With which the names of cases begin that compare with the texts of another run."""
-_COLUMNS = (
-    *("run", "case", "texts", "equal", "equal to stock", "accepted of drafted", "share of hits"),
-    *("tokens a round", "else"),
-)
+_COLUMNS = ("run", "case", "texts", "equal", "equal to stock", "accepted of drafted", "share of hits", "else")
 
 
 def table(lines: Sequence[Line]) -> str:
@@ -48,13 +45,13 @@ def _compared(line: Line, stock: Sequence[Line]) -> tuple[str, ...]:
         *(_run(line["run"]), line["case"], str(line["texts"]), str(line["equal"])),
         str(stock[0]["equal"]) if stock else "",
         f"{line['accepted']:.0f} of {line['drafted']:.0f}" if "drafted" in line else "",
-        *(str(line.get(name, "")) for name in ("share of hits", "tokens a round")),
+        str(line.get("share of hits", "")),
         "; ".join((*_counted(line), *_gaps(line))),
     )
 
 
 def _control(line: Line) -> tuple[str, ...]:
-    return (_run(line["run"]), line["case"], str(line["texts"]), "", str(line["equal"]), "", "", "", "")
+    return (_run(line["run"]), line["case"], str(line["texts"]), "", str(line["equal"]), "", "", "")
 
 
 def _run(run: Line) -> str:

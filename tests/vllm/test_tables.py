@@ -33,7 +33,7 @@ def test_a_row_shows_what_stock_vllm_gave_for_the_same_case_of_the_same_run() ->
     rows = [[cell.strip() for cell in row.split("|")[1:-1]] for row in table(lines).splitlines()[2:]]
     usual = "one, float32, 8 tokens, V2 of 0.32.0"
     assert rows == [
-        [usual, "T=0", "8", "7", "6", "3 of 5", "", "", "preempted: 2"],
-        [f"{usual}, asynchronous", "T=0", "8", "7", "", "3 of 5", "", "", "preempted: 2"],
-        [usual, "vLLM's own speculation, T=0", "8", "", "1", "", "", "", ""],
+        [usual, "T=0", "8", "7", "6", "3 of 5", "", "preempted: 2"],
+        [f"{usual}, asynchronous", "T=0", "8", "7", "", "3 of 5", "", "preempted: 2"],
+        [usual, "vLLM's own speculation, T=0", "8", "", "1", "", "", ""],
     ]
