@@ -204,8 +204,9 @@ def story() -> Iterator[tuple[str, Node, list[Node]]]:
             )
         outcome = verify(text, speculation)
         text += outcome
-        (knowledge,) = mirrors.advance([0], [[IDS[word] for word in outcome]])
-        draft.advance([IDS[word] for word in outcome])
+        tokens = [IDS[word] for word in outcome]
+        (knowledge,) = mirrors.advance(np.array([0]), np.array([len(tokens)]), np.array(tokens, np.int32))
+        draft.advance(tokens)
         accepted = f"{len(outcome) - 1} of {len(speculation)} accepted"
         yield f"  outcome: {' '.join(outcome)} ({accepted}) | {knowledge.value}", draft.root, []
 

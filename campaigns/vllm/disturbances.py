@@ -18,7 +18,7 @@ from typing import Any
 from campaigns.vllm.cases import PROMPTS
 from campaigns.vllm.served import Served
 from campaigns.vllm.streams import Seen, Streams, Undisturbed
-from ssd.draft.client.reconnect import LONGEST_DELAY
+from ssd.draft.client.replica import LONGEST_DELAY
 from tests.alive import is_alive
 from tests.server.process import until
 
