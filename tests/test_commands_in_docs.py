@@ -56,6 +56,7 @@ OTHERS = (
     "curl",
     "docker",
     "kubectl",
+    "nvidia-cuda-mps-control",
     "export",
     ".",
 )

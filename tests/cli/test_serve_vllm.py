@@ -297,6 +297,7 @@ def test_programs_that_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
     assert list(programs.draft.arguments[-3:]) == ["--listen", f"ipc://{tmp_path}/draft.sock", "--lifeline"]
     assert f"ipc://{tmp_path}/draft.sock" in " ".join(programs.server.arguments)
     assert programs.drain_seconds == 30
+    assert programs.draft_waits_for is None
 
 
 def test_what_runs_has_shares_of_this_machines_memory(
@@ -326,6 +327,41 @@ def test_what_runs_has_shares_of_this_machines_memory(
     monkeypatch.setattr(vllm_memory, "host_memory", lambda: HostMemory(2 << 30, 1 << 30, is_limited=True))
     assert "use smaller models, free memory, or raise the limit of the container" in refusal(*pair)
     assert len(found) == 1
+
+
+@pytest.mark.parametrize(
+    ("said", "awaited"),
+    [
+        ((), ("127.0.0.1", 8000)),
+        (("--port", "9", "--", "--host", "0.0.0.0", "--port=7"), ("0.0.0.0", 7)),
+        (("--", "--uds", "/run/vllm"), None),
+    ],
+)
+def test_one_gpu_is_shared(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, said: tuple[str, ...], awaited: tuple[str, int] | None
+) -> None:
+    """The draft has a budget, vLLM the rest but for a margin, and the draft starts after vLLM."""
+    model = str(write_checkpoint("medium", tmp_path / "model"))
+    found: list[Programs] = []
+
+    def run(programs: Any) -> int:
+        (tmp_path / "run").mkdir()
+        found.append(programs(tmp_path / "run"))
+        return 0
+
+    monkeypatch.setattr(serve_vllm, "run_pair", run)
+    monkeypatch.setattr(serve_vllm, "visible_gpus", lambda: ["0"])
+    monkeypatch.setattr(vllm_memory, "_gpu_memory", lambda gpu: (20 << 30, 24 << 30))
+    result = serve(model, "--draft", model, "--engine", "vllm", *said)
+    assert result.exit_code == 0, result.output
+    assert "vLLM on GPU 0; the draft on GPU 0, which they share" in result.stderr
+    [programs] = found
+    assert programs.draft is not None
+    assert programs.draft_waits_for == awaited
+    assert 0.6 < float(value(list(programs.server.arguments), "--gpu-memory-utilization")) < 0.8
+    assert int(value(list(programs.draft.arguments), "--kv-cache-bytes")) <= 2 << 30
+    assert value(list(programs.draft.arguments), "--device") == "cuda"
+    assert programs.draft.environment["CUDA_MPS_CLIENT_PRIORITY"] == "1"
 
 
 @pytest.fixture

@@ -80,6 +80,13 @@ FAULTS = [
         f"{_OF_PAIR}::test_one_that_calls_every_signal_an_interrupt_has_ended_well",
     ),
     Fault(
+        "a draft on vLLM's GPU starts beside it",
+        _PAIR,
+        "if self._draft is not None and self._awaited is None:",
+        "if self._draft is not None:",
+        f"{_OF_PAIR}::test_a_draft_on_vllms_gpu_starts_once_vllm_listens",
+    ),
+    Fault(
         "sockets of vLLM outlive it",
         _COMMAND,
         "            variables[_SOCKETS] = str(folder)\n",

@@ -3,7 +3,8 @@
 While a graph is captured nothing is done: memory is as it was before. What the work allocates is the graph's,
 holds rubbish until a replay, and again when another graph of the same pool was replayed. A kernel that was
 never launched before a capture would be loaded in it, which a driver refuses; so are reads and uploads of the
-host's. Memory is that of all tensors that live. It cannot show races, or what a driver does by itself.
+host's. Memory is that of all tensors that live, also those on the device `meta`, which have a size and no
+content. It cannot show races, or what a driver does by itself.
 """
 
 import gc
@@ -176,7 +177,7 @@ def _living_bytes() -> int:
     """Of tensors that were not frozen."""
     storages = {}
     for each in gc.get_objects():
-        if issubclass(type(each), Tensor) and each.device.type == "cpu" and not each.is_mkldnn:
+        if issubclass(type(each), Tensor) and each.device.type in ("cpu", "meta") and not each.is_mkldnn:
             storage = each.untyped_storage()
-            storages[storage.data_ptr()] = storage.nbytes()
+            storages[storage._cdata] = storage.nbytes()
     return sum(storages.values())

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from ssd.cli import vllm_memory
 from ssd.cli.vllm_memory import value_of, with_memory
 from ssd.config import DraftConfig, EngineConfig
-from ssd.integrations.vllm.memory import Draft, MemoryShares, Target, share_gpu, share_host
+from ssd.integrations.vllm.memory import Draft, MemoryShares, Target, share_host
 from ssd.integrations.vllm.placement import Placement
 from ssd.models.stored import stored_size
 from ssd.processes.host_memory import HostMemory
@@ -88,17 +88,6 @@ def test_what_does_not_fit_is_refused_with_what_to_change() -> None:
     share_host(24 * GIB, 22 * GIB, replace(long, longest=int(named[1])), PAIR[1])
     with pytest.raises(ValueError, match="a text of"):
         share_host(24 * GIB, 22 * GIB, replace(long, longest=int(named[1]) + 129), PAIR[1])
-
-
-def test_on_a_shared_gpu_vllm_leaves_the_drafts_budget() -> None:
-    shares = share_gpu(24 * GIB, 23 * GIB, *PAIR)
-    assert shares.utilisation is not None
-    assert shares.draft_kv == 2 * GIB
-    draft = PAIR[1].weights + shares.draft_kv + int(1.5 * GIB)
-    assert shares.utilisation * 24 * GIB + draft <= 23 * GIB
-    assert 0.7 < shares.utilisation <= 0.92
-    with pytest.raises(ValueError, match=r"do not fit on one GPU: .* use --draft-device cpu"):
-        share_gpu(8 * GIB, 5 * GIB, *PAIR)
 
 
 @pytest.fixture(scope="module")

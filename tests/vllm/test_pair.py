@@ -2,11 +2,13 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,7 +23,7 @@ import logging, sys
 from pathlib import Path
 from ssd.integrations.vllm.pair import Program, Programs, run_pair
 logging.basicConfig(level=logging.INFO, format="ssd: %(message)s")
-notes, server, draft = sys.argv[1:]
+notes, server, draft, port = sys.argv[1:]
 def programs(folder):
     (Path(notes) / "folder").write_text(f"{folder} ")
     told = [notes, str(folder)]
@@ -30,6 +32,7 @@ def programs(folder):
         draft=Program(arguments=["-c", draft, "draft", *told], environment={"MINE": "draft"}) if draft
         else None,
         drain_seconds=0,
+        draft_waits_for=("127.0.0.1", int(port)) if port != "0" else None,
     )
 sys.exit(run_pair(programs))
 """
@@ -59,9 +62,9 @@ DEAF = _CHILD.format(more="signal.signal(signal.SIGTERM, signal.SIG_IGN)")
 
 
 class Pair:
-    def __init__(self, folder: Path, server: str = LIVES, draft: str = LIVES) -> None:
+    def __init__(self, folder: Path, server: str = LIVES, draft: str = LIVES, port: int = 0) -> None:
         self._folder = folder
-        command = [sys.executable, "-c", _COMMAND, str(folder), server, draft]
+        command = [sys.executable, "-c", _COMMAND, str(folder), server, draft, str(port)]
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
 
     def pids(self, name: str) -> list[int]:
@@ -91,7 +94,7 @@ def started(tmp_path: Path) -> Iterator[list[Pair]]:
         pair.process.wait()
 
 
-def start(started: list[Pair], tmp_path: Path, **programs: str) -> Pair:
+def start(started: list[Pair], tmp_path: Path, **programs: Any) -> Pair:
     started.append(Pair(tmp_path, **programs))
     return started[-1]
 
@@ -214,6 +217,31 @@ def test_it_ends_without_a_trace_at_any_moment(
     until(pair.is_gone)
     time.sleep(0.2)  # Whoever was about to write its number.
     assert pair.is_gone()
+
+
+def test_a_draft_on_vllms_gpu_starts_once_vllm_listens(started: list[Pair], tmp_path: Path) -> None:
+    """vLLM binds its port first, and listens when it has taken its memory."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    listens_late = _CHILD.format(
+        more=f"""
+import socket
+port = socket.socket()
+port.bind(("127.0.0.1", {port}))
+time.sleep(1)
+(Path(notes) / "listens").write_text("")
+port.listen()
+"""
+    )
+    draft = _CHILD.format(more='(Path(notes) / "listens").exists() or (Path(notes) / "early").touch()')
+    pair = start(started, tmp_path, server=listens_late, draft=draft, port=port)
+    pair.until_both_run()
+    pair.process.send_signal(signal.SIGTERM)
+    code, said = pair.ended()
+    assert code == 0, said
+    assert "vLLM listens, and has taken its memory: the draft is started" in said
+    assert not (tmp_path / "early").exists()
 
 
 def test_it_runs_without_a_draft(started: list[Pair], tmp_path: Path) -> None:

@@ -8,6 +8,8 @@ from ssd.config import DraftConfig, EngineConfig
 from ssd.integrations.vllm.placement import Placement, on_cores, on_gpus
 from ssd.runtime import cores
 
+SHARED = ", which they share (`ssd doctor --model … --draft …` says whether that pays)"
+
 
 def config(**settings: Any) -> EngineConfig:
     draft = DraftConfig(**{"model": "small", **settings.pop("draft", {})})
@@ -75,10 +77,10 @@ def test_more_ranks_than_cores_are_refused() -> None:
         ({"draft": {"device": "cuda:1"}}, "7,5", 1, "7", "5", "vLLM on GPU 7; the draft on GPU 5"),
         ({"device": "cuda:1"}, "0,1,2", 1, "1", "2", "vLLM on GPU 1; the draft on GPU 2"),
         ({"draft": {"device": "cpu"}}, "0,1", 2, "0,1", "", "vLLM on GPU 0,1; the draft on the CPU"),
-        ({}, "0,1", 2, "0,1", "", "vLLM on GPU 0,1; the draft on the CPU, as no GPU is left for it"),
-        ({}, "GPU-a", 1, "GPU-a", "", "vLLM on GPU GPU-a; the draft on the CPU, as no GPU is left for it"),
-        ({"draft": {"device": "cuda:0"}}, "0", 1, "0", "0",
-         "vLLM on GPU 0; the draft on GPU 0, which they share: it will slow vLLM down"),
+        ({}, "0,1", 2, "0,1", "1", f"vLLM on GPU 0,1; the draft on GPU 1{SHARED}"),
+        ({}, "GPU-a", 1, "GPU-a", "GPU-a", f"vLLM on GPU GPU-a; the draft on GPU GPU-a{SHARED}"),
+        ({"draft": {"device": "cuda"}}, "0,1", 2, "0,1", "1", f"vLLM on GPU 0,1; the draft on GPU 1{SHARED}"),
+        ({"draft": {"device": "cuda:0"}}, "0", 1, "0", "0", f"vLLM on GPU 0; the draft on GPU 0{SHARED}"),
     ],
 )  # fmt: skip
 @pytest.mark.usefixtures("eight_cores")
@@ -87,7 +89,9 @@ def test_gpus_are_shared_out(
 ) -> None:
     found = on_gpus(config(**settings), gpus.split(","), ranks=ranks)
     assert found.target == {"CUDA_VISIBLE_DEVICES": target}
-    assert found.draft == {"CUDA_VISIBLE_DEVICES": draft}
+    yields = {"CUDA_MPS_CLIENT_PRIORITY": "1"} if SHARED in words else {}
+    assert found.draft == {"CUDA_VISIBLE_DEVICES": draft, **yields}
+    assert found.shared_gpu == (draft if SHARED in words else "")
     assert draft_of(found).device == ("cuda" if draft else "cpu")
     # On the CPU it leaves cores to vLLM's own work there.
     assert draft_of(found).cores == (() if draft else (6, 7))
@@ -97,10 +101,9 @@ def test_gpus_are_shared_out(
 @pytest.mark.parametrize(
     ("settings", "ranks", "reason"),
     [
-        ({"draft": {"device": "cuda"}}, 2, "no GPU is left for the draft beside 2 of vLLM"),
         ({"draft": {"device": "cuda:5"}}, 1, "there is no cuda:5: 2 GPUs are visible, cuda:0 to cuda:1"),
         ({"draft": {"device": "cuda:0,cuda:1"}}, 1, "there is no cuda:0,cuda:1"),
-        ({}, 3, "3 ranks of vLLM and the draft need more than the 2 GPUs there are"),
+        ({}, 3, "3 ranks of vLLM need more than the 2 GPUs there are"),
     ],
 )
 def test_what_does_not_fit_is_refused(settings: dict[str, Any], ranks: int, reason: str) -> None:

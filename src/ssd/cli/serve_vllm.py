@@ -21,7 +21,7 @@ import typer
 
 from ssd.cli.engine_options import EngineOptions, ServerOptions, server_config
 from ssd.cli.options import parse_cores
-from ssd.cli.vllm_memory import with_memory
+from ssd.cli.vllm_memory import value_of, with_memory
 from ssd.config import EngineConfig
 from ssd.config.server import ServerConfig
 from ssd.integrations.vllm import Runner, arguments
@@ -220,6 +220,7 @@ class VllmServer:
             if drafting
             else None,
             drain_seconds=self._settings.drain_seconds,
+            draft_waits_for=self._address if placement.shared_gpu else None,
         )
 
     def placement(self) -> Placement:
@@ -349,6 +350,14 @@ class VllmServer:
         """API keys. Those in vLLM's own flags win."""
         keys = keys_after(self.flags) or self.server.get("api_keys", ())
         return keys or tuple(key for key in (os.environ.get(KEY),) if key)
+
+    @property
+    def _address(self) -> tuple[str, int] | None:
+        """Where vLLM will listen; None: not on a port. It listens once its model and KV cache are there."""
+        if _is_said("--uds", self.flags) or _is_said("--headless", self.flags):
+            return None
+        host, port = value_of("--host", self.flags), value_of("--port", self.flags)
+        return host or self._settings.host, int(port) if port.isdigit() else self._settings.port
 
     @property
     def _settings(self) -> ServerConfig:

@@ -57,7 +57,7 @@ def value_of(flag: str, flags: Sequence[str]) -> str:
 def _shares(placement: Placement, target: Target, draft: Draft | None, *, ranks: int) -> MemoryShares:
     if placement.shared_gpu and draft is not None:
         free, total = _gpu_memory(placement.shared_gpu)
-        return share_gpu(total, free, replace(target, weights=target.weights // ranks), draft)
+        return share_gpu(total, free, target.of_rank(ranks), draft)
     memory = _host(placement.config.cores)
     return share_host(memory.total, memory.available, target, draft, ranks=ranks)
 
@@ -67,7 +67,7 @@ def _with_shares(placement: Placement, shares: MemoryShares) -> Placement:
     if shares.target_kv is not None:
         flags = ["--kv-cache-memory-bytes", str(shares.target_kv)]
     if shares.utilisation is not None:
-        flags = ["--gpu-memory-utilization", f"{shares.utilisation:.2f}"]
+        flags = ["--gpu-memory-utilization", f"{shares.utilisation:.3f}"]
     config = placement.config
     if config.draft is not None and config.draft.kv_cache_bytes is None:
         config = replace(config, draft=replace(config.draft, kv_cache_bytes=shares.draft_kv))

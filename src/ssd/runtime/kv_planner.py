@@ -74,7 +74,8 @@ class KVPlanner:
         if needed > plan.kv_bytes:
             raise ValueError(
                 f"the settings ask for {needed} bytes of KV cache, but the GPU has {plan.kv_bytes} left "
-                f"(memory {plan}): lower kv_cache_bytes or num_blocks to that, or max_num_batched_tokens"
+                f"(memory {plan}): lower kv_cache_bytes or num_blocks to that, or max_num_batched_tokens, "
+                "or what other programs take of this GPU"
             )
         return shape
 

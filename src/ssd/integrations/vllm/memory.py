@@ -4,7 +4,7 @@ By default vLLM takes 92 % of all memory and fails if that is not free. Input: s
 memory. Output: budgets in bytes, or a ValueError with a remedy.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ssd.processes.host_memory import gib
 
@@ -17,8 +17,11 @@ _RANK = _GIB
 """The same for each further rank."""
 _DRAFT = int(0.75 * _GIB)
 """Memory of a draft's process without weights and KV cache."""
-_ON_GPU = int(1.5 * _GIB)
+_DRAFT_ON_GPU = int(1.5 * _GIB)
 """Memory of a draft's CUDA context, captured steps and largest step."""
+_VLLM_ON_GPU, _VLLM_SHARE = int(1.5 * _GIB), 0.04
+"""The same of vLLM: these bytes, or this share of a larger GPU, where its steps are larger. vLLM measures it;
+here it only decides what is refused."""
 _DRAFTS_PART = 4
 """A draft's KV cache gets at most one in this many parts of the remaining memory."""
 _USUAL_KV = 4 * _GIB
@@ -45,6 +48,10 @@ class Target:
         """Preferred KV cache on CPUs in bytes."""
         one = self.kv_per_token * self.longest
         return one * self.most_texts or max(_USUAL_KV, one)
+
+    def of_rank(self, ranks: int) -> "Target":
+        """What each of vLLM's ranks holds of it."""
+        return replace(self, weights=self.weights // ranks, kv_per_token=self.kv_per_token // ranks)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,10 +82,7 @@ def share_host(
     if spare <= 0:
         raise ValueError(_too_large(target, draft, needed=needed, available=available))
     if spare < longest:
-        raise ValueError(
-            f"a text of {target.longest} tokens needs {gib(longest)} of KV cache, and {gib(spare)} of the "
-            f"{gib(available)} that are free are left for it: {_shorter(spare // target.kv_per_token)}"
-        )
+        raise ValueError(_too_long(target, spare=spare, available=available))
     if draft is None:
         return MemoryShares(None, min(spare, target.usual_kv) // ranks)
     more = max(0, min(draft.kv - draft.least_kv, spare // _DRAFTS_PART, spare - longest))
@@ -86,18 +90,35 @@ def share_host(
 
 
 def share_gpu(total: int, free: int, target: Target, draft: Draft) -> MemoryShares:
-    """Shares on one GPU. vLLM takes a share of its memory, which the draft's budget must leave free."""
-    budget = draft.weights + _ON_GPU
-    left = free - budget - draft.least_kv - int(_HEADROOM * total) - target.weights
-    if left <= 0:
+    """Shares on one GPU. vLLM takes a share of its memory, which leaves the draft's budget free."""
+    budget = draft.weights + _DRAFT_ON_GPU + draft.least_kv
+    left = free - int(_HEADROOM * total) - budget
+    steps = max(_VLLM_ON_GPU, int(_VLLM_SHARE * total))
+    spare = int(_utilisation(left, total) * total) - target.weights - steps
+    longest = target.kv_per_token * target.longest
+    if spare <= 0:
         raise ValueError(
             f"{target.name} and {draft.name} do not fit on one GPU: {gib(free)} of {gib(total)} are free, "
-            f"and weights alone need {gib(target.weights + draft.weights)}: use --draft-device cpu, another "
-            "GPU, or a smaller model"
+            f"and weights alone need {gib(target.weights + draft.weights)}: use a smaller or quantized "
+            "model, another GPU (--draft-device cuda:N), or vLLM without --draft"
         )
-    kv = draft.least_kv + max(0, min(draft.kv - draft.least_kv, left // _DRAFTS_PART))
-    part = min(_MOST_OF_GPU, (free - budget - kv) / total - _HEADROOM)
-    return MemoryShares(kv, utilisation=int(part * 100) / 100)
+    if spare < longest:
+        raise ValueError(_too_long(target, spare=spare, available=free))
+    more = max(0, min(draft.kv - draft.least_kv, spare // _DRAFTS_PART, spare - longest))
+    return MemoryShares(draft.least_kv + more, utilisation=_utilisation(left - more, total))
+
+
+def _utilisation(size: int, total: int) -> float:
+    """A share of a GPU that is no more than this many bytes."""
+    return int(min(_MOST_OF_GPU, size / total) * 1000) / 1000
+
+
+def _too_long(target: Target, *, spare: int, available: int) -> str:
+    longest = target.kv_per_token * target.longest
+    return (
+        f"a text of {target.longest} tokens needs {gib(longest)} of KV cache, and {gib(spare)} of the "
+        f"{gib(available)} that are free are left for it: {_shorter(spare // target.kv_per_token)}"
+    )
 
 
 def _shorter(tokens: int) -> str:

@@ -1,12 +1,15 @@
 """Runs vLLM and its draft as two child processes.
 
-The draft is restarted when it ends, while vLLM keeps running. When vLLM ends, the command ends with its exit
+If both compute on one GPU, the draft starts once vLLM listens: vLLM measures the GPU's memory while it
+starts, and must not see another process take or free some meanwhile. The draft is restarted when it ends,
+while vLLM keeps running. When vLLM ends, the command ends with its exit
 code. A signal is passed on to vLLM; a second one ends both at once. Knows child processes and signals, not
 their arguments.
 """
 
 import logging
 import signal
+import socket
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -21,6 +24,7 @@ from ssd.processes.sockets import private_folder, remove_folder
 logger = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 0.1
+_CONNECT_SECONDS = 0.5
 _VLLM_GRACE = 10.0
 """Seconds that vLLM has to close its processes, after drain_seconds."""
 _DRAFT_GRACE = 2.0
@@ -44,6 +48,8 @@ class Programs:
     draft: Program | None = None
     drain_seconds: float = 0.0
     """Time that the server has to finish requests after a signal."""
+    draft_waits_for: tuple[str, int] | None = None
+    """Host and port: the draft starts once the server listens there. None: both start together."""
 
 
 def run_pair(programs: Callable[[Path], Programs]) -> int:
@@ -60,6 +66,7 @@ class _Pair:
     def __init__(self, programs: Programs, signals: Signals) -> None:
         self._server = _child(programs.server, "vLLM", grace=_VLLM_GRACE)
         self._draft = _child(programs.draft, "the draft", grace=_DRAFT_GRACE) if programs.draft else None
+        self._awaited = programs.draft_waits_for
         self._patience = programs.drain_seconds + _VLLM_GRACE
         self._signals = signals
         self._asked_by: int | None = None
@@ -69,7 +76,7 @@ class _Pair:
     def run(self) -> int:
         try:
             self._server.start()
-            if self._draft is not None:
+            if self._draft is not None and self._awaited is None:
                 self._draft.start()
             while True:
                 code = self._look(self._signals.wait(_LOOK_SECONDS))
@@ -104,6 +111,12 @@ class _Pair:
     def _watch_draft(self) -> int | None:
         if self._draft is None or self._asked_by is not None:
             return None
+        if self._awaited is not None:
+            if _listens(self._awaited):
+                logger.info("vLLM listens, and has taken its memory: the draft is started")
+                self._awaited = None
+                self._draft.start()
+            return None
         code = self._draft.exit_code
         if code == _USER_ERROR and not self._has_restarted:
             logger.error("the draft cannot start as it is told: it says above why")
@@ -128,6 +141,14 @@ class _Pair:
             return 0
         logger.error("vLLM %s", self._server.ending)
         return code if code >= 0 else 128 - code
+
+
+def _listens(address: tuple[str, int]) -> bool:
+    try:
+        socket.create_connection(address, _CONNECT_SECONDS).close()
+    except OSError:
+        return False
+    return True
 
 
 def _child(program: Program, name: str, *, grace: float) -> Child:

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field, replace
 from ssd.config import EngineConfig
 
 _GPUS = "CUDA_VISIBLE_DEVICES"
+_BELOW_VLLM = {"CUDA_MPS_CLIENT_PRIORITY": "1"}
+"""Under NVIDIA's MPS the kernels of a draft that shares vLLM's GPU yield to vLLM's. No effect without MPS."""
 CORES = "VLLM_CPU_OMP_THREADS_BIND"
 
 
@@ -61,7 +63,8 @@ def on_cores(config: EngineConfig, *, ranks: int, bound: str | None = None) -> P
 def on_gpus(config: EngineConfig, gpus: Sequence[str], *, ranks: int) -> Placement:
     """`gpus` are those this process may use, as CUDA_VISIBLE_DEVICES names them.
 
-    The draft gets the last one that vLLM's ranks leave; where they leave none it goes to the CPU.
+    The draft gets the last one that vLLM's ranks leave. If they leave none, it shares their last one: a CPU
+    takes longer for a draft step than a GPU for a verification.
     """
     targets = [_named(config.device, gpus)] if ":" in config.device else list(gpus)
     drafting = _draft_gpu(config, targets, gpus, ranks=ranks)
@@ -70,29 +73,27 @@ def on_gpus(config: EngineConfig, gpus: Sequence[str], *, ranks: int) -> Placeme
     targets = targets if shares else others
     if len(targets) < ranks:
         raise ValueError(
-            f"{ranks} ranks of vLLM and the draft need more than the {len(gpus)} GPUs there are: "
-            "lower --tensor-parallel-size, or use --draft-device cpu"
+            f"{ranks} ranks of vLLM need more than the {len(gpus)} GPUs there are: lower "
+            "--tensor-parallel-size, or name other GPUs in CUDA_VISIBLE_DEVICES"
         )
     place = f"vLLM on GPU {','.join(targets)}"
     draft = config.draft
     if draft is None or draft.is_elsewhere:
         return Placement(config=config, words=place, target={_GPUS: ",".join(targets)}, on_gpus=True)
     if drafting is None:
-        words = f"{place}; the draft on the CPU, as no GPU is left for it"
-        if draft.device == "cpu":
-            words = f"{place}; the draft on the CPU"
+        words = f"{place}; the draft on the CPU"
         # Leave cores for vLLM's host work, which GPU steps wait for.
         draft = replace(draft, device="cpu", cores=draft.cores or _cores_beside())
     else:
         words = f"{place}; the draft on GPU {drafting}"
         if shares:
-            words += ", which they share: it will slow vLLM down"
+            words += ", which they share (`ssd doctor --model … --draft …` says whether that pays)"
         draft = replace(draft, device="cuda")
     return Placement(
         config=replace(config, draft=draft),
         words=words,
         target={_GPUS: ",".join(targets)},
-        draft={_GPUS: drafting or ""},
+        draft={_GPUS: drafting or "", **(_BELOW_VLLM if shares else {})},
         on_gpus=True,
         shared_gpu=drafting if drafting and shares else "",
     )
@@ -114,14 +115,7 @@ def _draft_gpu(
     if ":" in draft.device:
         return _named(draft.device, gpus)
     left = [gpu for gpu in gpus if gpu not in targets] or list(targets[ranks:])
-    if left:
-        return left[-1]
-    if draft.device == "cuda":
-        raise ValueError(
-            f"no GPU is left for the draft beside {ranks} of vLLM: name one with "
-            "--draft-device cuda:N to share it, or use --draft-device cpu"
-        )
-    return None
+    return (left or list(targets))[-1]
 
 
 def _named(device: str, gpus: Sequence[str]) -> str:
