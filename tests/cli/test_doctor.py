@@ -1,6 +1,7 @@
 """`ssd doctor`: true of the machine it runs on."""
 
 import json
+import os
 import platform
 import re
 from pathlib import Path
@@ -10,8 +11,9 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from ssd.cli import diagnosis, machine, serve_vllm
+from ssd.cli import diagnosis, machine, serve_vllm, vllm_memory
 from ssd.cli.main import app
+from ssd.cli.pair_facts import pair_facts
 from ssd.runtime import cores
 from ssd.runtime.cores import usable_cores
 from ssd.version import __version__
@@ -138,6 +140,7 @@ def test_who_would_sit_where_before_anything_loads(tmp_path: Path, monkeypatch: 
     assert re.search(
         r"draft cuda:1: .* does not fit: 0\.\d\d GiB wanted, 0\.\d\d GiB of 0\.\d\d GiB usable", words
     )
+    assert "inside vLLM" not in words
     alone = CliRunner().invoke(app, ["doctor", "--draft", model])
     assert alone.exit_code == 2
     assert "--model" in alone.output
@@ -177,3 +180,46 @@ def test_the_compiler_that_triton_needs(monkeypatch: pytest.MonkeyPatch, tmp_pat
     assert machine.compiler() == str(compiler)
     monkeypatch.setenv("CC", "nothing-here")
     assert machine.compiler().startswith("nothing-here: kernels cannot be launched")
+
+
+def test_on_one_gpu_it_says_what_fits_inside_vllm_and_whether_it_pays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = str(write_checkpoint("medium", tmp_path / "model"))
+    free = {"cuda:0": 23 << 30, "cpu": 8 << 30}
+    monkeypatch.setattr(machine, "free_memory", lambda: free)
+    monkeypatch.setattr(machine, "gpu_names", lambda: ["NVIDIA GeForce RTX 4090"])
+    monkeypatch.setattr(machine, "has_mps", lambda: False)
+    monkeypatch.setattr(serve_vllm, "visible_gpus", lambda: ["0"])
+    monkeypatch.setattr(vllm_memory, "_gpu_memory", lambda gpu: (23 << 30, 24 << 30))
+    facts = pair_facts(model, model, str(tmp_path), lambda _: None)
+    assert facts["inside vLLM"].startswith("vLLM on GPU 0; the draft on GPU 0, which they share")
+    assert "--gpu-memory-utilization 0." in facts["inside vLLM"]
+    assert "does not pay: " in facts["SSD"]
+    assert "on the same GPU, without MPS" in facts["SSD"]
+    monkeypatch.setattr(vllm_memory, "_gpu_memory", lambda gpu: (1 << 30, 24 << 30))
+    assert "does not fit: " in pair_facts(model, model, str(tmp_path), lambda _: None)["inside vLLM"]
+    monkeypatch.setattr(machine, "gpu_names", lambda: ["Unheard of"])
+    facts = pair_facts(model, model, str(tmp_path), lambda _: None)
+    assert facts["SSD"].startswith("no data sheet of Unheard of is known")
+
+
+def test_the_driver_and_a_torch_that_does_not_fit_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert machine.driver() == ""
+    program = tmp_path / "nvidia-smi"
+    program.write_text("#!/bin/sh\necho 550.54.15\n")
+    program.chmod(0o755)
+    assert machine.driver().startswith("550.54.15, and torch sees no GPU: torch is built for CUDA")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert machine.driver().startswith("550.54.15; torch is built for CUDA")
+
+
+def test_mps_runs_if_its_daemon_lives(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path))
+    assert machine.mps().startswith("does not run")
+    (tmp_path / "nvidia-cuda-mps-control.pid").write_text(f"{os.getpid()}\n")
+    assert machine.mps().startswith("runs")
+    (tmp_path / "nvidia-cuda-mps-control.pid").write_text("999999999")
+    assert "nvidia-cuda-mps-control -d" in machine.mps()

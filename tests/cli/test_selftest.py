@@ -6,16 +6,22 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from typer.testing import CliRunner, Result
 
 from ssd.cli.main import app
 from ssd.config import Mode
 from ssd.engine.outputs import EngineStats, SpeculationStats
-from ssd.planning.measured import read_measured
+from ssd.planning.measured import SelfTestRecord, read_measured
 from ssd.runtime.kernel_checks import KernelCheckResult
 from ssd.selftest import kernels, modes, run
+from ssd.selftest.made_up import MadeUpShape
 from ssd.selftest.modes import ModeRun, mode_results
 from ssd.selftest.results import CheckResult, at_most, in_words, tried
+
+TARGET = (32, 4096, 14336, 32, 8, 128_256, 128)
+DRAFT = (16, 2048, 8192, 32, 8, 128_256, 64)
+"""Shapes of Llama-3.1 8B and Llama-3.2 1B."""
 
 
 def doctor(*flags: str) -> Result:
@@ -41,10 +47,13 @@ def test_a_page_on_a_cpu_within_a_minute(tmp_path: Path) -> None:
         "launches +one by one",
         "forwards +T_v",
         "forwards +T_d",
+        "draft +a step of one tree",
+        "sampler +T = 0.7, top_p = 0.9",
     ):
         assert re.search(rf"^{what}.*(ok|slower than expected): ", shown, re.M)
     assert re.search(r"T_v.*1: .* 2: .* 4: .* 8: .* 16: ", shown)
     assert re.search(r"within a graph +not run", shown)
+    assert not re.search("^SSD", shown, re.M)
     found = read_measured(tmp_path / "measured.json")
     assert found.device == "cpu"
     assert found.captured_launch is None
@@ -93,6 +102,28 @@ def test_a_mode_that_changes_a_token_or_shows_nothing_fails(speculative: ModeRun
     runs: dict[Mode, ModeRun] = {"ar": a_run((1, 2), (3, 4)), "sd": speculative, "ssd": speculative}
     assert [line.verdict for line in mode_results(runs)] == [verdict, verdict]
     assert speculative.host_seconds == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize(("step", "verdict"), [(1.2e-3, "ok"), (6e-3, "slower than expected")])
+def test_a_pair_gets_one_line_by_the_measured_step(
+    monkeypatch: pytest.MonkeyPatch, step: float, verdict: str
+) -> None:
+    """On a GPU; its figures are made up here."""
+    target, draft = (MadeUpShape(*each).config for each in (TARGET, DRAFT))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H100 80GB HBM3")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    test = run.SelfTest(torch.device("cuda:0"), (target, draft))
+    assert test._pay_off((target, draft), step).verdict == "not run"
+    test.measured = SelfTestRecord(
+        device="NVIDIA H100 80GB HBM3", bandwidth=3e12, launch=5e-6, captured_launch=1.5e-6,
+        launches_per_layer=20, launches_beside=5, host=0.0, target_seconds={1: 1.0}, draft_seconds={1: 1.0},
+    )  # fmt: skip
+    line = test._pay_off((target, draft), step)
+    assert line.verdict == verdict
+    assert f"a draft step {1e3 * step:.1f} ms (measured)" in line.found
+    assert ("does not pay" in line.found) == (verdict != "ok")
+    on_cpu = run.SelfTest(torch.device("cpu"), (target, draft))._pay_off((target, draft), step)
+    assert (on_cpu.verdict, on_cpu.found) == ("not run", "on CPUs `ssd tune` measures it")
 
 
 def test_times_in_words_and_what_is_slow() -> None:

@@ -147,7 +147,10 @@ def _gpus() -> dict[str, str]:
     for index in range(torch.cuda.device_count()):
         properties = torch.cuda.get_device_properties(index)
         found[f"cuda:{index}"] = f"{properties.name}, {properties.total_memory / 2**30:.0f} GiB"
-    return {**found, "C compiler": machine.compiler()} if found else {"GPUs": "none that torch can use"}
+    driver = {"driver": words} if (words := machine.driver()) else {}
+    if not found:
+        return {"GPUs": "none that torch can use", **driver}
+    return {**found, **driver, "C compiler": machine.compiler(), "MPS": machine.mps()}
 
 
 def _reading_rates(num_cores: int) -> str:

@@ -16,13 +16,15 @@ from rich.markup import escape
 from rich.table import Table
 
 from ssd.cli.console import require_place, user_errors
-from ssd.cli.diagnosis import Diagnosis, InstalledPackage, Model, Say, diagnose
+from ssd.cli.diagnosis import Diagnosis, InstalledPackage, Model, diagnose
+from ssd.cli.machine import has_mps
 from ssd.cli.options import with_options
+from ssd.cli.pair_facts import pair_facts, pair_models
 from ssd.models.names import path_or_hub_name
 from ssd.version import __version__
 
 if TYPE_CHECKING:
-    from ssd.config import EngineConfig
+    from ssd.models.config import ModelConfig
     from ssd.selftest.results import CheckResult
 
 _STYLES = {"ok": "green", "not run": "dim", "slower than expected": "yellow"}
@@ -44,7 +46,8 @@ def doctor(
     ] = False,
     device: Annotated[str, typer.Option(help="Device of the self-test: auto, cpu, cuda:0 …")] = "auto",
     model: Annotated[
-        str | None, typer.Option(help="A target: show which device it would use, and whether it fits.")
+        str | None,
+        typer.Option(help="A target: show its device, whether it fits, and with --draft whether SSD pays."),
     ] = None,
     draft: Annotated[str | None, typer.Option(help="Its draft, in mode ssd.")] = None,
     record: Annotated[
@@ -57,7 +60,7 @@ def doctor(
     """
     if selftest:
         with user_errors():
-            _selftest(device, record, as_json=as_json)
+            _selftest(device, record, pair_models(model, draft, hf_cache), as_json=as_json)
         return
     stderr = Console(stderr=True, highlight=False)
 
@@ -68,7 +71,7 @@ def doctor(
         for each in filter(None, (model, draft)):
             path_or_hub_name(each)
         say("importing torch")
-        seats = _placement(model, draft, hf_cache, say)
+        seats = pair_facts(model, draft, hf_cache, say)
     found = diagnose(hf_cache, seats, say)
     if as_json:
         typer.echo(json.dumps(asdict(found), indent=2, ensure_ascii=False))
@@ -76,7 +79,9 @@ def doctor(
         _show(found, Console())
 
 
-def _selftest(device: str, record: Path | None, *, as_json: bool) -> None:
+def _selftest(
+    device: str, record: Path | None, pair: "tuple[ModelConfig, ModelConfig] | None", *, as_json: bool
+) -> None:
     """Print results as they arrive; exit code 1 if a check failed."""
     from ssd.runtime.host import resolve_device
     from ssd.selftest.run import SelfTest
@@ -84,7 +89,7 @@ def _selftest(device: str, record: Path | None, *, as_json: bool) -> None:
     if record is not None:
         require_place("--record", record)
 
-    test, console = SelfTest(resolve_device(device)), Console(highlight=False)
+    test, console = SelfTest(resolve_device(device), pair, has_mps=has_mps()), Console(highlight=False)
     if not as_json:
         console.print(f"[bold]ssd {__version__}[/], self-test on {test.device}: {_form(test.device.type)}")
     lines = []
@@ -111,38 +116,6 @@ def _selftest(device: str, record: Path | None, *, as_json: bool) -> None:
         test.measured.write(record)
     if any(line.is_failure for line in lines):
         raise typer.Exit(1)
-
-
-def _placement(model: str | None, draft: str | None, hf_cache: str | None, say: Say) -> dict[str, str]:
-    """Placement of target and draft by role; empty if no target was named. Reads headers, loads nothing."""
-    from ssd.cli.machine import free_memory
-    from ssd.config import DraftConfig, EngineConfig
-    from ssd.engine.model_placement import place_models
-    from ssd.models.hub import with_local_models
-
-    if model is None:
-        if draft is not None:
-            raise ValueError("--draft needs a target: name it with --model")
-        return {}
-    drafting = None if draft is None else DraftConfig(model=draft)
-    config = EngineConfig(
-        model=model, mode="ar" if drafting is None else "ssd", draft=drafting, hf_cache=hf_cache
-    )
-    config = with_local_models(config)
-    say("reading headers and tokenizers")
-    found = {each.who: each.words for each in place_models(config, free_memory())}
-    return found if drafting is None else {**found, "tokenizers": _tokenizers(config)}
-
-
-def _tokenizers(config: "EngineConfig") -> str:
-    """Whether target and draft have the same tokenizer, by the engine's own check."""
-    from ssd.engine.build import refuse_another_tokenizer
-
-    try:
-        refuse_another_tokenizer(config)
-    except ValueError as error:
-        return f"does not fit: {error}"
-    return "the draft's tokens mean what the target's do"
 
 
 def _form(kind: str) -> str:
@@ -191,8 +164,14 @@ def _machine(found: Diagnosis) -> Table:
 def _placement_table(seats: Mapping[str, str]) -> Table:
     table = Table("model", "device, and whether it fits", title="Placement", title_justify="left")
     for who, words in seats.items():
-        table.add_row(who, escape(words), style="red" if "does not fit" in words else None)
+        table.add_row(who, escape(words), style=_style_of(words))
     return table
+
+
+def _style_of(words: str) -> str | None:
+    if "not fit" in words:
+        return "red"
+    return "yellow" if "does not pay" in words else None
 
 
 def _models(folder: str, models: tuple[Model, ...]) -> Table:

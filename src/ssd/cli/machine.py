@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, overload
 
 from ssd.processes.host_memory import host_memory
 from ssd.version import __version__
@@ -95,6 +95,37 @@ def compiler() -> str:
             "install gcc and libc6-dev, or set CC"
         )
     return found
+
+
+def driver() -> str:
+    """NVIDIA's driver, and the version of CUDA that torch was built for; empty: there is no driver."""
+    import torch
+
+    found = _output("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader").splitlines()
+    if not found:
+        return ""
+    built_for = f"torch is built for CUDA {torch.version.cuda or 'none'}"
+    if torch.cuda.is_available():
+        return f"{found[0]}; {built_for}"
+    return (
+        f"{found[0]}, and torch sees no GPU: {built_for}; update the driver, or install a torch that fits it"
+    )
+
+
+def has_mps() -> bool:
+    """Whether NVIDIA's Multi-Process Service runs: kernels of two processes run side by side."""
+    folder = os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps")
+    pid = _text(f"{folder}/nvidia-cuda-mps-control.pid")
+    return pid.isdigit() and Path(f"/proc/{pid}").exists()
+
+
+def mps() -> str:
+    if has_mps():
+        return "runs: a draft that shares vLLM's GPU computes beside it"
+    return (
+        "does not run: a draft that shares vLLM's GPU takes turns with it; start it with "
+        "nvidia-cuda-mps-control -d"
+    )
 
 
 def gpu_names() -> list[str]:
@@ -189,10 +220,17 @@ def _commit() -> str | None:
 
 
 def _git(folder: Path, *arguments: str) -> str | None:
+    return _output("git", "-C", str(folder), *arguments, failed=None)
+
+
+@overload
+def _output(*command: str) -> str: ...
+@overload
+def _output(*command: str, failed: None) -> str | None: ...
+def _output(*command: str, failed: str | None = "") -> str | None:
+    """What a program prints; `failed` where it cannot be run, or ends with an error."""
     try:
-        done = subprocess.run(
-            ["git", "-C", str(folder), *arguments], capture_output=True, text=True, timeout=10, check=True
-        )
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
     except (OSError, subprocess.SubprocessError):
-        return None
+        return failed
     return done.stdout.strip()

@@ -106,25 +106,25 @@ class Site:
 
     def ar(self, tp: int) -> Offer:
         batch = self.workload.batch
-        rate = ar_rate(self._times(tp, self.device), batch=batch)
+        rate = ar_rate(self.times(tp, self.device), batch=batch)
         return Offer("ar", tp, tp, batch, rate, rate)
 
     def sd(self, tp: int) -> Offer:
         """Target and draft take turns on the same devices."""
         batch, acceptance = self.workload.batch, self.workload.pair.acceptance
-        times = self._times(tp, self.device)
+        times = self.times(tp, self.device)
         best = best_sd(times, acceptance, batch=batch)
         with_a_free_draft = ar_rate(times, batch=batch) * tokens_a_round(acceptance, best.lookahead)
         return Offer("sd", tp, tp, batch, best.rate, with_a_free_draft, best.lookahead)
 
     def ssd(self, tp: int) -> Offer:
         batch, pair = self.workload.batch, self.workload.pair
-        times = self._times(tp, self.draft_device)
+        times = self.times(tp, self.draft_device)
         best = best_ssd(times, pair, batch=batch)
         roof = ssd_roof(times, pair.acceptance, batch=batch)
         return Offer("ssd", tp, tp + 1, batch, best.rate, roof, best.lookahead)
 
-    def _times(self, tp: int, draft_device: Device) -> PairTimes:
+    def times(self, tp: int, draft_device: Device) -> PairTimes:
         target = self._forward(DeviceGroup(self.device, tp), self.workload.target)
         draft = self._forward(DeviceGroup(draft_device), self.workload.draft)
         return PairTimes(target, draft, host=self.workload.host)

@@ -22,6 +22,7 @@ from ssd.models.checkpoint import Checkpoint
 from ssd.models.config import ModelConfig, RopeConfig
 from ssd.models.decoder import DenseDecoder
 from ssd.models.families import family_of
+from ssd.runtime.capture import Capture
 from ssd.runtime.eager import EagerRunner
 from ssd.runtime.loading import LoadedModel
 
@@ -40,6 +41,19 @@ class MadeUpShape:
     kv_heads: int
     vocab: int
     head_dim: int
+
+    @classmethod
+    def like(cls, model: ModelConfig) -> "MadeUpShape":
+        """The shape of a real model."""
+        return cls(
+            model.num_layers,
+            model.hidden_size,
+            model.intermediate_size,
+            model.num_heads,
+            model.num_kv_heads,
+            model.vocab_size,
+            model.head_dim,
+        )
 
     @property
     def config(self) -> ModelConfig:
@@ -107,8 +121,15 @@ class RandomWeights:
         return None
 
 
-def loaded_model(shape: MadeUpShape, device: torch.device, dtype: torch.dtype) -> LoadedModel:
-    """A model with random weights in memory, for timing forwards."""
+def loaded_model(
+    shape: MadeUpShape,
+    device: torch.device,
+    dtype: torch.dtype,
+    *,
+    num_trees: int = 0,
+    capture: Capture | None = None,
+) -> LoadedModel:
+    """A model with random weights in memory, for timing forwards and a draft's steps."""
     config = shape.config
     model = DenseDecoder(
         config,
@@ -122,6 +143,7 @@ def loaded_model(shape: MadeUpShape, device: torch.device, dtype: torch.dtype) -
             *(config.num_layers, config.num_kv_heads, config.head_dim, NUM_BLOCKS, BLOCK),
             # The torch form reads tree slots even if there are no trees.
             *(dtype, device, max(DETERMINISTIC_KEY_TILE, NODES_PER_TREE)),
+            num_trees=num_trees,
         )
     )
     attention = eager_backend(pool, config.num_heads, deterministic=False)
@@ -131,6 +153,7 @@ def loaded_model(shape: MadeUpShape, device: torch.device, dtype: torch.dtype) -
         EagerRunner(model, attention, pool),
         pool,
         config.max_position,
+        capture,
     )
 
 

@@ -19,11 +19,15 @@ from ssd.runtime.bandwidth import best_seconds
 from ssd.runtime.capture import CudaGraphs
 from ssd.runtime.gpu_device import CudaDevice
 from ssd.runtime.loading import LoadedModel
+from ssd.sampling import Draws, SamplingParams, Truncation
+from ssd.sampling.coupled import decide_tokens
 from ssd.selftest.made_up import TINY, MadeUpShape, RandomWeights, loaded_model
 from ssd.selftest.recording import Recording
 from ssd.selftest.results import CheckResult, at_most, in_words
 
 ROWS = (1, 2, 4, 8, 16)
+_SAMPLER_ROWS = {"cuda": (1, 5, 40, 160), "cpu": (1, 5)}
+"""Of one plain text, and of batches of 1, 8 and 32 that verify 4 drafted tokens."""
 _ON_CPU = (MadeUpShape(4, 1024, 2816, 16, 4, 8192, 64), MadeUpShape(2, 512, 1408, 8, 2, 8192, 64))
 _ON_GPU = (MadeUpShape(8, 4096, 14336, 32, 8, 128_256, 128), MadeUpShape(28, 1024, 3072, 16, 8, 151_936, 128))
 _ROOM = 10 << 30
@@ -73,11 +77,34 @@ def captured_launch_seconds(device: torch.device) -> float | None:
 
 
 def made_up_pair(device: torch.device, dtype: torch.dtype) -> tuple[LoadedModel, LoadedModel]:
-    shapes = _ON_CPU
-    if device.type == "cuda" and torch.cuda.mem_get_info(device)[0] > _ROOM:
-        shapes = _ON_GPU
-    target, draft = (loaded_model(shape, device, dtype) for shape in shapes)
+    target, draft = (loaded_model(shape, device, dtype) for shape in _shapes(device))
     return target, draft
+
+
+def draft_shape(device: torch.device) -> MadeUpShape:
+    """On a CPU a tiny one, to try the step: its time there says nothing."""
+    return TINY if device.type == "cpu" else _shapes(device)[1]
+
+
+def _shapes(device: torch.device) -> tuple[MadeUpShape, MadeUpShape]:
+    has_room = device.type == "cuda" and torch.cuda.mem_get_info(device)[0] > _ROOM
+    return _ON_GPU if has_room else _ON_CPU
+
+
+def sampler_result(device: torch.device) -> CheckResult:
+    """Our sampler inside vLLM's V1 runner, by rows. On the V2 runner vLLM samples by itself."""
+    found = [f"{rows}: {in_words(_sampler_seconds(device, rows))}" for rows in _SAMPLER_ROWS[device.type]]
+    return CheckResult("sampler", "T = 0.7, top_p = 0.9", f"by rows, {', '.join(found)}")
+
+
+@torch.inference_mode()
+def _sampler_seconds(device: torch.device, rows: int) -> float:
+    logits = 2.5 * torch.randn(rows, _ON_GPU[1].vocab, device=device)
+    params = [SamplingParams(temperature=0.7, top_p=0.9)] * rows
+    numbers = torch.arange(rows, device=device)
+    temperatures = torch.full((rows,), 0.7, device=device)
+    draws = Draws(numbers, numbers, temperatures, Truncation.of(params, device))
+    return best_seconds(lambda: decide_tokens(logits, draws), device, within=0.2)
 
 
 def forward_seconds(models: Sequence[LoadedModel]) -> list[dict[int, float]]:
