@@ -77,7 +77,7 @@ class Server:
     def wait(self, seconds: float, *, for_draft: bool) -> None:
         """Until it answers, and our draft is connected; RuntimeError if that does not happen in time."""
         deadline = time.monotonic() + seconds
-        while not (self._answers() and (not for_draft or self.counter("ssd_draft_up") == 1)):
+        while not (self._answers() and (not for_draft or self.counter("ssd_draft_up") >= 1)):
             if self._process.poll() is not None:
                 raise RuntimeError(f"it ended with code {self._process.returncode}: see {self._log}")
             if time.monotonic() > deadline:
