@@ -30,7 +30,6 @@ from benchmarks.peers.waves import continued_waves
 from ssd.cli.console import progress_of, shown
 from ssd.cli.machine import provenance
 from ssd.cli.options import parse_cores
-from ssd.cli.serve_vllm import visible_gpus
 from ssd.models.hub import local_model
 from ssd.processes.host_memory import host_memory
 from ssd.runtime.cores import share_out
@@ -72,11 +71,6 @@ def parser() -> argparse.ArgumentParser:
     add("--first-prompt", type=_at_least(0), default=0, metavar="N", help="skip so many")
     add("--max-tokens", type=_at_least(8), default=96, metavar="N", help="written after each prompt")
     add("--dtype", choices=("bfloat16", "float16", "float32"), default="bfloat16", help="everyone's")
-    add(
-        "--one-at-a-time",
-        action="store_true",
-        help="load one engine after another: where memory holds no two",
-    )
     for_eager = "vLLM starts sooner and is slower: for a first look, not for a comparison"
     add("--without-compilation", action="store_true", help=for_eager)
     add("--mixed", action="store_true", help="go on though code or machine has changed")
@@ -84,8 +78,6 @@ def parser() -> argparse.ArgumentParser:
     add = made.add_argument_group("machine").add_argument
     add("--cores", default="", help="of this engine's target, such as 0; peers get both")
     add("--draft-cores", default="", help="of its draft")
-    for_tp = "GPUs that vLLM's target takes in each of its cases; our draft gets one of the others"
-    add("--tensor-parallel-size", type=_at_least(1), default=1, metavar="N", help=for_tp)
     add("--memory", type=float, metavar="GIB", help="for all who are loaded together; else what is free")
     return made
 
@@ -118,8 +110,6 @@ def _measure(options: argparse.Namespace, console: Console) -> None:
     for name, reason in absent.items():
         console.print(f"[yellow]without {name}:[/] {escape(reason)}", soft_wrap=True)
     memory = int(options.memory * 2**30) if options.memory else host_memory().available
-    if settings.alone:
-        memory = sum(plan.num_bytes for plan in plans)
     waves = continued_waves(manifest.waves, plans, memory)
     names = [*manifest.waves, *([plan.name for plan in wave] for wave in waves[len(manifest.waves) :])]
     manifest = replace(manifest, waves=names, absent={**manifest.absent, **absent})
@@ -153,9 +143,6 @@ def _settings(
         max_tokens=options.max_tokens,
         prompts=digests,
         turns=options.turns,
-        alone=options.one_at_a_time,
-        gpus=visible_gpus(),
-        tensor_parallel_size=options.tensor_parallel_size,
         compiles=not options.without_compilation,
     )
 

@@ -14,9 +14,8 @@ from benchmarks.peers.process import WorkerPlan
 from benchmarks.peers.records import PeersSettings
 from benchmarks.peers.registry import SSD, Peer, converted, endpoint, peer_named, setup_commands
 from benchmarks.peers.waves import expected_bytes
-from ssd.config import DraftConfig, EngineConfig
+from ssd.config import DraftConfig
 from ssd.engine.drafting import draft_arguments
-from ssd.integrations.vllm.placement import Placement, on_gpus
 
 _CHECK = "import importlib.util, sys; sys.exit(importlib.util.find_spec(sys.argv[1]) is None)"
 _CHECK_OURS = "import ssd.draft.client.client, ssd.integrations.vllm"
@@ -131,9 +130,6 @@ def _plan(
         "target_cores": list(settings.target_cores),
         "draft_cores": list(settings.draft_cores),
         "draft_command": [],
-        "variables": {},
-        "draft_variables": {},
-        "tensor_parallel_size": settings.tensor_parallel_size,
         "compiles": settings.compiles,
         "dtype": settings.dtype,
         "max_model_len": max_model_len,
@@ -143,31 +139,19 @@ def _plan(
         "api_key": places.api_key,
         "served_model": places.served_model,
     }
-    seats = _seats(settings) if peer.takes_our_draft and settings.gpus else None
-    if seats is not None:
-        job |= {"variables": dict(seats.target), "draft_variables": dict(seats.draft)}
     if not is_ours and has_our_draft(cases[0]):
-        job["draft_command"] = _draft_command(settings, places, seats)
+        job["draft_command"] = _draft_command(settings, places)
     python = places.pythons.get(peer.name, places.pythons[SSD])
     num_bytes = 0 if is_remote else expected_bytes(peer, target, draft, settings.dtype)
     return WorkerPlan(peer=peer, cases=cases, python=python, job=job, num_bytes=num_bytes)
 
 
-def _seats(settings: PeersSettings) -> Placement:
-    """As `ssd serve --engine vllm` has it: the target's GPUs are the same in every case of vLLM."""
-    draft = None if settings.draft is None else DraftConfig(model=settings.draft)
-    config = EngineConfig(model=settings.model, mode="ssd" if draft else "ar", draft=draft)
-    return on_gpus(config, settings.gpus, ranks=settings.tensor_parallel_size)
-
-
-def _draft_command(settings: PeersSettings, places: Places, seats: Placement | None) -> list[str]:
+def _draft_command(settings: PeersSettings, places: Places) -> list[str]:
     """`ssd draft` by our own interpreter, told what this engine would tell it, but for where it listens."""
-    seated = None if seats is None else seats.config.draft
     draft = DraftConfig(
         model=str(settings.draft),
-        device="auto" if seated is None else seated.device,
         dtype=settings.dtype,  # type: ignore[arg-type]  # checked by the settings
-        cores=tuple(settings.draft_cores) if seated is None else seated.cores,
+        cores=tuple(settings.draft_cores),
         kv_cache_bytes=1 << 29,
     )
     return [str(places.pythons[SSD]), "-m", "ssd", "draft", *draft_arguments(draft)]

@@ -74,7 +74,6 @@ class Worker:
         plan = self.plan
         here = Path(__file__).parent
         words = environment_of(plan.peer, plan.python, plan.job["cores"])
-        words += [f"{name}={value}" for name, value in plan.job["variables"].items()]
         command = ["env", *words, str(plan.python), str(here / "worker.py"), str(plan.peer.worker_file)]
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(

@@ -35,12 +35,6 @@ class PeersSettings:
     """Of each data set, a digest of the prompts' text."""
     turns: int = 1
     """How often everyone writes each text."""
-    alone: bool = False
-    """Only one is loaded at a time, and writes all texts of a turn: where memory holds no two."""
-    gpus: Sequence[str] = field(default_factory=list)
-    """Those that vLLM and our draft share out, by the names that CUDA has for them."""
-    tensor_parallel_size: int = 1
-    """Of vLLM as the target, in all its cases."""
     compiles: bool = True
     """Whether vLLM does, which takes minutes at a first start and makes it faster."""
 

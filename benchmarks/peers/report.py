@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from benchmarks.peers.figures import PeerFigures, PeersFigures
-from benchmarks.peers.records import PeersFolder, PeersManifest, PeersSettings
+from benchmarks.peers.records import PeersFolder, PeersManifest
 from ssd.bench.tables import NOTHING, Column, Table, markdown
 
 COLUMNS = (
@@ -55,9 +55,8 @@ def _lines(manifest: PeersManifest, figures: PeersFigures) -> Iterator[str]:
     yield (
         f"{settings.model} with {settings.draft or 'no draft'}, {settings.dtype}, greedy, "
         f"{settings.max_tokens} tokens whatever they are, one text at a time, {settings.num_prompts} prompts "
-        f"of each data set, {_order(settings)}{_turns(settings.turns)}. "
+        f"of each data set, everyone in turns on each prompt{_turns(settings.turns)}. "
         + _cores(manifest)
-        + _gpus(settings)
         + ("" if settings.compiles else "vLLM was not compiled: its speeds are a first look. ")
         + "tok/s: median over prompts of the tokens after those that came first. Those of a wave were loaded "
         "together and took turns; rates of different waves do not compare, ratios are taken within one."
@@ -96,21 +95,6 @@ def _cores(manifest: PeersManifest) -> str:
         f"This engine: target on core {', '.join(map(str, target))}, draft on core "
         f"{', '.join(map(str, draft))} (case ar: the former alone). Peers: cores {both}; in cases "
         "+targetcores the former alone, in cases ssd… as this engine. "
-    )
-
-
-def _order(settings: PeersSettings) -> str:
-    if settings.alone:
-        return "one engine after another, each alone on the machine: what drifts meanwhile is in the ratios"
-    return "everyone in turns on each prompt"
-
-
-def _gpus(settings: PeersSettings) -> str:
-    if not settings.gpus:
-        return ""
-    return (
-        f"GPUs {', '.join(settings.gpus)}: vLLM on {settings.tensor_parallel_size} of them in every case, "
-        "our draft on one more, or on the CPU where none is left. "
     )
 
 

@@ -135,9 +135,6 @@ class PeersRun:
         self._done[place].setdefault(record.sitting, set()).add((record.peer, record.case))
 
     def _run_wave(self, index: int, wave: Sequence[WorkerPlan], watcher: Watcher) -> None:
-        if self._manifest.settings.alone:
-            self._run_one_by_one(index, wave, watcher)
-            return
         with ExitStack() as stack:
             workers = self._start(wave, stack, watcher)
             self._note_idle(workers, watcher)
@@ -147,19 +144,6 @@ class PeersRun:
                 turns = [turn for turn in turns_of(wave, first) if turn.worker in workers]
                 if not self._is_whole((index, dataset, prompt, again), turns):
                     self._run_prompt((index, dataset, prompt, again), turns, workers, watcher)
-
-    def _run_one_by_one(self, index: int, wave: Sequence[WorkerPlan], watcher: Watcher) -> None:
-        """All texts of a turn by one, then by the next, in another order each turn; then the next turn."""
-        everyone = turns_of(wave, 0)
-        for again in range(self._manifest.settings.turns):
-            places = [(index, *place) for place in self._places if place[2] == again]
-            open_places = [place for place in places if not self._is_whole(place, everyone)]
-            for plan in in_turn(wave, again) if open_places else ():
-                with ExitStack() as stack:
-                    workers = self._start([plan], stack, watcher)
-                    turns = [turn for turn in everyone if turn.worker in workers]
-                    for place in open_places if turns else ():
-                        self._run_prompt(place, turns, workers, watcher)
 
     def _run_prompt(
         self, place: Place, turns: Sequence[Turn], workers: dict[str, Worker], watcher: Watcher

@@ -19,7 +19,7 @@ def load(job: dict[str, Any]) -> Any:
         # Before the first linear: oneDNN decides once whether it may use the tiles.
         torch.cpu._init_amx()
     (case,) = job["cases"]
-    draft = _OurDraft(job["draft_command"], job["draft_variables"]) if case.startswith("ssd") else None
+    draft = _OurDraft(job["draft_command"]) if case.startswith("ssd") else None
     settings: dict[str, Any] = {}
     if draft is not None:
         settings = draft.arguments(lookahead=int(case.removeprefix("ssd")))
@@ -36,7 +36,6 @@ def load(job: dict[str, Any]) -> Any:
         max_num_seqs=1,
         max_num_batched_tokens=job["max_model_len"],
         enable_prefix_caching=False,
-        tensor_parallel_size=job["tensor_parallel_size"],
         enforce_eager=not job["compiles"],
         seed=0,
         **settings,
@@ -63,13 +62,13 @@ def load(job: dict[str, Any]) -> Any:
 class _OurDraft:
     """`ssd draft`, started before vLLM is: it reads its weights while vLLM does."""
 
-    def __init__(self, command: list[str], variables: dict[str, str]) -> None:
+    def __init__(self, command: list[str]) -> None:
         from ssd.processes.child import Child
         from ssd.processes.sockets import private_address, remove_socket
 
         self._address = private_address()
         # What vLLM's documents say to load first is for vLLM.
-        environment = {"LD_PRELOAD": "", **variables}
+        environment = {"LD_PRELOAD": ""}
         words = [*command, "--listen", self._address, "--lifeline"]
         self._child = Child(words, name="our draft", environment=environment)
         atexit.register(remove_socket, self._address)

@@ -90,19 +90,6 @@ def test_our_draft_runs_inside_engines_that_take_it() -> None:
     assert (ours.job["cores"], ours.job["draft_command"]) == ([], [])
 
 
-def test_on_gpus_our_draft_gets_one_that_vllm_leaves() -> None:
-    places = Places(pythons={"ssd": Path("our/python"), "vllm": Path("venv/python")})
-    settings = dataclasses.replace(
-        SETTINGS, peer_cases=["plain", "ssd4"], gpus=["0", "1", "2"], tensor_parallel_size=2
-    )
-    plain, ours = _plans_of(PEERS["vllm"], settings, places, 128)
-    assert plain.job["variables"] == ours.job["variables"] == {"CUDA_VISIBLE_DEVICES": "0,1"}
-    assert ours.job["draft_variables"] == {"CUDA_VISIBLE_DEVICES": "2"}
-    assert ours.job["tensor_parallel_size"] == 2
-    command = ours.job["draft_command"]
-    assert command[command.index("--device") + 1] == "cuda"
-
-
 def test_cases_are_spelled_so() -> None:
     check_peer_cases(["plain", "plain+targetcores", "draft", "draft12", "ssd4"])
     for wrong in ("ssd", "draft4+targetcores", "ssd4+int8", "sd4", ""):

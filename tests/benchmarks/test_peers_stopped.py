@@ -57,7 +57,7 @@ def plan(tmp_path: Path) -> WorkerPlan:
         peer=peer,
         cases=["any"],
         python=Path(sys.executable),
-        job={"cores": [], "packages": [], "variables": {}},
+        job={"cores": [], "packages": []},
         num_bytes=0,
     )
 

@@ -25,12 +25,6 @@ def load(job):
         return {}
     return generate
 """
-ALONE = """
-import atexit, os
-
-os.mkdir("{alive}")  # fails where another one is there
-atexit.register(os.rmdir, "{alive}")
-"""
 NOT_LOADING = """
 def load(job):
     raise ValueError("no such model")
@@ -83,7 +77,7 @@ class Played:
     def plan(self, name: str, program: str = COUNTING, cases: Sequence[str] = ("plain",)) -> WorkerPlan:
         file = self._place / f"worker_{name}.py"
         file.write_text(program)
-        job = {"cores": [], "packages": ["torch"], "variables": {}}
+        job = {"cores": [], "packages": ["torch"]}
         peer = dataclasses.replace(endpoint(name), worker=str(file))
         return WorkerPlan(peer=peer, cases=cases, python=Path(sys.executable), job=job, num_bytes=0)
 
@@ -251,15 +245,3 @@ def test_going_on_with_other_code_is_refused_unless_said(tmp_path: Path) -> None
             begin(now)
     begin(now, mixed=True)
     assert [each.commit for each in folder.manifest().sessions] == ["a" * 12, "b" * 12, "a" * 12]
-
-
-def test_one_engine_after_another_where_memory_holds_no_two(tmp_path: Path) -> None:
-    """Each is loaded alone, writes all texts of a turn and is ended; the next turn has another order."""
-    run = Played(tmp_path, ssd_cases=[], alone=True, turns=2)
-    program = ALONE.format(alive=tmp_path / "alive") + COUNTING
-    wave = [run.plan(name, program, ["server"]) for name in ("one", "two")]
-    found = [(each.peer, each.prompt, each.turn) for each in run.go_on(*wave)]
-    first = [(name, prompt, 0) for name in ("one", "two") for prompt in (0, 1)]
-    assert found == first + [(name, prompt, 1) for name in ("two", "one") for prompt in (0, 1)]
-    assert run.notes == [f"loading {name}" for name in ("one", "two", "two", "one")]
-    assert run.go_on(*wave) == []

@@ -34,11 +34,4 @@ FAULTS = [
         "    except ArithmeticError as error:",
         f"{_SELF}::test_what_fails_ends_with_1_and_the_rest_goes_on",
     ),
-    Fault(
-        "engines one at a time are loaded together",
-        "benchmarks/peers/run.py",
-        "        if self._manifest.settings.alone:",
-        "        if False:",
-        "tests/benchmarks/test_peers_worker.py::test_one_engine_after_another_where_memory_holds_no_two",
-    ),
 ]

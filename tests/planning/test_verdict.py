@@ -7,7 +7,7 @@ from ssd.planning.hardware import find_device
 from ssd.planning.models import find_model
 from ssd.planning.rounds import Pair
 from ssd.planning.times import Forward, PairTimes
-from ssd.planning.verdict import sharing, verdict
+from ssd.planning.verdict import about_sharing, sharing, verdict
 
 
 @pytest.fixture
@@ -43,6 +43,14 @@ def test_where_nothing_helps_vllm_alone_is_named() -> None:
     work = Workload(find_model("8B"), find_model("3B"), Pair(0.1, 0.1))
     site = Site(work, find_device("h100"), find_device("h100"))
     assert verdict(site, num_devices=1)[1].endswith("; use vLLM alone instead")
+
+
+def test_a_plan_says_it_of_one_device_where_both_fit(site: Site) -> None:
+    with_mps, without = about_sharing(site)
+    assert with_mps.startswith("Sharing one device pays: 2.")
+    assert without.startswith("Sharing one device does not pay: 1.")
+    work = Workload(find_model("70B"), find_model("1B"), Pair(0.8, 0.75))
+    assert about_sharing(Site(work, find_device("h100"), find_device("h100"))) == []
 
 
 def test_side_by_side_both_slow_down_by_what_they_want_of_the_bandwidth() -> None:

@@ -161,6 +161,9 @@ def test_a_length_after_the_dashes_is_the_one_that_must_fit(
     unknown = vllm_memory._target(placed(model).config, ["--max-model-len=auto"], 5)
     assert unknown is not None
     assert (unknown.longest, unknown.most_texts) == (0, 5)
+    with_own_draft = vllm_memory._target(placed(model).config, ["--speculative-config", "{}"], 5)
+    assert with_own_draft is not None
+    assert with_own_draft.most_texts == 0
 
 
 def test_values_of_flags() -> None:

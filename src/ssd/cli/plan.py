@@ -95,6 +95,7 @@ def plan(
         ssd plan --target 8B --draft 1B --acceptance 0.8 --devices 2 --batch 4
     """
     from ssd.planning import advice
+    from ssd.planning.verdict import about_sharing
 
     with user_errors():
         if show_list:
@@ -103,7 +104,7 @@ def plan(
         site = devices.site(models.workload())
         offers = site.offers(devices.devices)
     remarks = [*advice.about_extra_device(offers), *advice.about_room(site, devices.devices)]
-    remarks += [*advice.about_times(site), *advice.about_engines(offers)]
+    remarks += [*advice.about_times(site), *advice.about_engines(offers), *about_sharing(site)]
     if as_json:
         typer.echo(json.dumps({"offers": [_row(each) for each in offers], "advice": remarks}, indent=1))
     else:

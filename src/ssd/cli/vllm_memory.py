@@ -86,6 +86,10 @@ def _target(config: EngineConfig, flags: Sequence[str], max_num_seqs: int | None
     if stored is None:
         return None
     longest, most = value_of("--max-model-len", flags), value_of("--max-num-seqs", flags)
+    most_texts = int(most) if most.isdigit() else max_num_seqs or 0
+    if value_of("--speculative-config", flags):
+        # A draft of vLLM's own keeps its keys in the same KV cache: how many texts fill it is unknown.
+        most_texts = 0
     return Target(
         name=config.model,
         weights=stored.weights,
@@ -93,7 +97,7 @@ def _target(config: EngineConfig, flags: Sequence[str], max_num_seqs: int | None
         longest=(int(longest) if longest.isdigit() else 0)
         if longest
         else config.max_model_len or stored.longest,
-        most_texts=int(most) if most.isdigit() else max_num_seqs or 0,
+        most_texts=most_texts,
     )
 
 

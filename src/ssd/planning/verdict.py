@@ -41,6 +41,14 @@ def verdict(
     )
 
 
+def about_sharing(site: Site) -> list[str]:
+    """Whether one device for target and draft pays; nothing if they do not fit there."""
+    if not site.fits(1, beside_draft=True):
+        return []
+    words = (verdict(site, num_devices=1, has_mps=has_mps)[1] for has_mps in (True, False))
+    return [f"Sharing one device {each}." for each in words]
+
+
 def _with_draft_step(times: PairTimes, seconds: float) -> PairTimes:
     floor = min(times.draft.floor, seconds)
     return replace(times, draft=Forward(floor=floor, overhead=seconds - floor))
