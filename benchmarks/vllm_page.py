@@ -18,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -115,7 +116,7 @@ def _examine(options: Namespace, deadline: Deadline) -> None:
     asked = {"doctor.json": pair} | ({} if options.no_selftest else {"selftest.json": (*pair, "--selftest")})
     for name, words in asked.items():
         file = options.run / name
-        if not file.exists():
+        if not file.exists() or "error" in json.loads(file.read_text()):
             print(f"ssd doctor {' '.join(words)}", file=sys.stderr, flush=True)
             file.write_text(_told(options, words, min(_SELF_TEST_SECONDS, deadline.left)))
 
@@ -248,7 +249,7 @@ def _agreement(points: Sequence[Point]) -> str:
 
 
 def _self_test_lines(file: Path) -> Iterator[str]:
-    found = json.loads(file.read_text()) if file.exists() else {"error": "not run"}
+    found: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {"error": "not run"}
     if "error" in found:
         yield f"{found['error']}."
         return

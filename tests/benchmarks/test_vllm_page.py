@@ -19,7 +19,6 @@ SERVER = """
 import json, sys, time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 case, port = sys.argv[1], int(sys.argv[sys.argv.index("--port") + 1])
-pause = {"vLLM alone": 0.02, "vLLM's own speculation": 0.02, "SSD": 0.005}[case]
 class Answers(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.0"
     def log_message(self, *_): pass
@@ -41,7 +40,7 @@ class Answers(BaseHTTPRequestHandler):
         self.end_headers()
         try:
             for count in range(1, asked["max_tokens"] + 1):
-                time.sleep(pause)
+                time.sleep(0.01)
                 piece = {"choices": [{"text": f"{count} "}], "usage": {"completion_tokens": count}}
                 self.say("data: " + json.dumps(piece) + "\\n\\n")
             self.say("data: [DONE]\\n\\n")
@@ -100,11 +99,9 @@ def test_every_case_temperature_and_batch_is_on_the_page(stand_ins: list[str], t
     for heat, batch in ((0, 1), (0, 2), (0.7, 1), (0.7, 2)):
         part = page.partition(f"## T = {heat}, batch {batch}\n\n")[2].partition("\n\n")[0]
         assert [line.split(" | ")[0] for line in part.splitlines()[2:]] == [f"| {case}" for case in CASES]
-    faster = [each.load.rate for each in points if each.case == "SSD" and each.batch == 1]
-    slower = [each.load.rate for each in points if each.case == "vLLM alone" and each.batch == 1]
-    assert min(faster) > max(slower)
+    assert all(each.load.tokens for each in points)
     alone = next(each.load for each in points if each.key == (0, "vLLM alone", 0.0, 1))
-    assert (alone.tokens_a_verification, alone.texts[0][:4]) == (1.0, "1 2 ")
+    assert (alone.tokens_a_verification, alone.texts[0][:2]) == (1.0, "1 ")
     assert "of SSD are those of vLLM alone" in page
     assert "## Left out\n\n- nothing" in page
     assert "| kernels | decide | ok | 8 of 8 equal (none) |" in page
@@ -133,10 +130,16 @@ def test_a_server_that_does_not_start_is_left_out_by_name(
     stand_ins: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(vllm_page, "command_of", lambda *_: [sys.executable, "-c", "exit(3)", "--"])
+    monkeypatch.setattr(vllm_page, "DOCTOR", ("-c", "exit(4)"))
     assert main([*stand_ins, "--turns", "1", "--no-selftest"]) == 0
     page = (tmp_path / "run/page.md").read_text()
+    assert "`ssd doctor`: it ended with code 4." in page
     assert "turn 1 of SSD, in whole or in part: it ended with code 3: see" in page
     assert "not run." in page
+    # What failed is asked again when the run goes on.
+    monkeypatch.setattr(vllm_page, "DOCTOR", ("-c", DOCTOR))
+    assert main([*stand_ins, "--turns", "1", "--no-selftest"]) == 0
+    assert "- MPS: runs" in (tmp_path / "run/page.md").read_text()
 
 
 def test_an_hour_is_enough_for_the_defaults() -> None:
