@@ -1,4 +1,4 @@
-"""Data sheets of devices by name: bandwidth, arithmetic, memory and links.
+"""Data sheets of devices by name: bandwidth, arithmetic, memory, links, and what calls to them cost.
 
 The built-in table is `data/hardware.toml`, with its sources; users may give a file of the same format.
 """
@@ -16,6 +16,28 @@ _FIELDS = ("bandwidth", "flops", "memory", "link", "reduce")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DriverCosts:
+    """What calls to a GPU cost, in seconds, where nothing was measured. Sources: `data/hardware.toml`."""
+
+    launch: float
+    """Of the host, to launch a kernel."""
+    replay: float
+    """Of the host, to replay a graph."""
+    node: float
+    """Of the device, for each kernel, beside its bytes: the gap before it, and until all of it is at work."""
+    copy: float
+    """Of the host, to submit a copy."""
+    wait: float
+    """From the end of the work that the host waits for until it goes on."""
+    pcie: float
+    """Bytes per second between host and device."""
+    share: float
+    """Of the bandwidth that the data sheet says: what a kernel reaches."""
+    profiled: float | None = None
+    """For each kernel of a profiled step, the host's part included."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
     name: str
     bandwidth: float
@@ -28,6 +50,8 @@ class Device:
     """Bytes per second to another device of the same host."""
     reduce: float
     """Seconds of an all-reduce of a few kilobytes within the host."""
+    driver: DriverCosts | None = None
+    """None: not known, as for a CPU."""
 
 
 @cache
@@ -41,6 +65,12 @@ def called_like(name: str) -> Device | None:
     plain = name.lower().replace(" ", "")
     keys = sorted((key for key in built_in() if key in plain), key=len)
     return built_in()[keys[-1]] if keys else None
+
+
+def published_launch() -> float:
+    """Seconds for each kernel of a step, the host's part included, by the table's one profile."""
+    drivers = (each.driver for each in built_in().values())
+    return next(each.profiled for each in drivers if each is not None and each.profiled is not None)
 
 
 def find_device(name: str) -> Device:
@@ -84,4 +114,14 @@ def _device(key: str, row: Mapping[str, Any]) -> Device:
         memory=row["memory"] * 1e9,
         link=row["link"] * 1e9,
         reduce=row["reduce"] * 1e-6,
+        driver=_driver(row["driver"]) if "driver" in row else None,
+    )
+
+
+def _driver(row: Mapping[str, Any]) -> DriverCosts:
+    return DriverCosts(
+        **{name: row[name] * 1e-6 for name in ("launch", "replay", "node", "copy", "wait")},
+        pcie=row["pcie"] * 1e9,
+        share=row["share"],
+        profiled=row["profiled"] * 1e-6 if "profiled" in row else None,
     )

@@ -9,16 +9,12 @@ each as long as a published profile or a self-test says.
 
 from dataclasses import dataclass
 
-from ssd.planning.hardware import Device
+from ssd.planning.hardware import Device, published_launch
 from ssd.planning.models import ModelSize
 from ssd.planning.times import Forward
 
 LAUNCHES_PER_LAYER = 20
 """Of our decoder on our kernels, as `selftest/times.py` counts them; a test holds the two together."""
-LAYER_OVERHEAD = 78e-6
-"""Seconds. From one published profile: a step of Qwen3-0.6B on one H100 takes 2.54 ms (28 layers, 1.19 GB):
-github.com/Weili-0234/ssd-wl, REPRODUCE.md. That is none of the rows it is validated against. It is of a whole
-step, so the host's part is in it."""
 _FREE_MEMORY = 0.9
 """Share of a device's memory for weights and KV cache."""
 
@@ -27,7 +23,7 @@ _FREE_MEMORY = 0.9
 class Overheads:
     """Launch overheads of a forward, and their source."""
 
-    launch: float = LAYER_OVERHEAD / LAUNCHES_PER_LAYER
+    launch: float
     """Seconds per launch."""
     per_layer: int = LAUNCHES_PER_LAYER
     beside: int = 0
@@ -43,7 +39,7 @@ class Overheads:
         return f"{self.per_layer} launches a layer{beside}, {1e6 * self.launch:.1f} µs each ({self.source})"
 
 
-PUBLISHED = Overheads()
+PUBLISHED = Overheads(published_launch())
 
 
 @dataclass(frozen=True, slots=True)

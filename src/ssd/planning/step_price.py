@@ -1,0 +1,91 @@
+"""Prices the calls of a step on a device that was not measured, by the device's row in `data/hardware.toml`.
+
+Host and device run side by side. A call costs the host time to submit. What it asks for starts when it is
+submitted and all that was asked for before has ended. A call that waits holds the host until then. A step is
+priced as one of many: the time from one to the next counts.
+
+Knows calls and a data sheet. Does not know models, torch, or where calls come from. Not in the price: work
+that a device does at the same time as other work, what its cache keeps, and how well a matrix product's shape
+fits.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from ssd.planning.hardware import Device, DriverCosts
+
+CallKind = Literal["launch", "replay", "upload", "read"]
+_STEPS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class KernelWork:
+    name: str
+    num_bytes: float
+    """Read and written in the device's memory."""
+    operations: float = 0.0
+    """Of a matrix product."""
+    is_ours: bool = False
+    """Whether it is one of our kernels, not torch's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One thing that the host asks of the device."""
+
+    kind: CallKind
+    name: str
+    kernels: tuple[KernelWork, ...] = ()
+    """One for a launch, all of a graph for a replay, none for a copy."""
+    num_bytes: int = 0
+    """Of a copy, between host and device."""
+    waits: bool = False
+    is_pinned: bool = False
+    host: float = 0.0
+    """Seconds of the host's own work since the call before."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepPrice:
+    seconds: float
+    """From one step to the next."""
+    busy: float
+    """Of these, what the device computes."""
+
+
+def price(calls: Sequence[Call], device: Device, host: float) -> StepPrice:
+    """`host`: seconds of the host's own work in the step, which is divided as the calls have it."""
+    driver = device.driver
+    if driver is None:
+        raise ValueError(f"{device.name} has no costs of calls: add them to its row in data/hardware.toml")
+    counted = sum(each.host for each in calls)
+    scale = host / counted if counted else 0.0
+    clock, ends = _Clock(device, driver), list[float]()
+    for _ in range(_STEPS):
+        for each in calls:
+            clock.run(each, scale)
+        ends.append(max(clock.host, clock.device))
+    return StepPrice((ends[-1] - ends[0]) / (_STEPS - 1), clock.busy / _STEPS)
+
+
+class _Clock:
+    def __init__(self, device: Device, driver: DriverCosts) -> None:
+        self._sheet, self._driver = device, driver
+        self.host = self.device = self.busy = 0.0
+        """Until when each has work; and how long the device computes."""
+
+    def run(self, call: Call, scale: float) -> None:
+        driver = self._driver
+        is_copy = call.kind in ("upload", "read")
+        submit = driver.copy if is_copy else driver.replay if call.kind == "replay" else driver.launch
+        self.host += scale * call.host + submit
+        took = call.num_bytes / driver.pcie + sum(self._seconds(each) for each in call.kernels)
+        self.device = max(self.device, self.host) + took
+        self.busy += took
+        if call.waits:
+            self.host = self.device + driver.wait
+
+    def _seconds(self, work: KernelWork) -> float:
+        bandwidth = self._driver.share * self._sheet.bandwidth
+        return self._driver.node + max(work.num_bytes / bandwidth, work.operations / self._sheet.flops)
