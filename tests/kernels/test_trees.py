@@ -16,6 +16,7 @@ from ssd.draft.tree.gpu import STEPS, FusedForest, kernels_on
 from ssd.draft.tree.tables import Shape
 from ssd.kernels import trust
 from ssd.selftest.kernels import ROUNDS
+from tests.draft.tree.far_arrays import FarArrays
 
 CPU = torch.device("cpu")
 SHAPE = Shape(3, 4, rows=6, slots=20, children=3)
@@ -100,7 +101,7 @@ def test_rows_go_round_among_tenants_and_new_texts_are_beside_them() -> None:
 
 def with_children_of_roots(*rows: int) -> FusedForest:
     """Trees of three nodes, which may all be processed."""
-    forest = FusedForest(TorchArrays(), SHAPE, kernels=frozenset(STEPS))
+    forest = FusedForest(FarArrays(), SHAPE, kernels=frozenset(STEPS))
     tables, root = forest.tables, SHAPE.root
     for row in rows:
         tables.is_live[row], tables.length[row], tables.num_computed[row] = True, 5, 5
@@ -110,14 +111,14 @@ def with_children_of_roots(*rows: int) -> FusedForest:
 
 def test_what_fails_is_torchs() -> None:
     assert kernels_on(CPU) == frozenset()
-    forest = FusedForest(TorchArrays(), SHAPE)
+    forest = FusedForest(FarArrays(), SHAPE)
     forest.apply()
     assert not hasattr(forest, "_fused")
 
 
 @pytest.mark.parametrize("policy", ["uniform", "geometric"])
 def test_fan_outs_select_and_attach_by_torch(policy: GrowthPolicyName) -> None:
-    assert FusedForest(TorchArrays(), SHAPE, policy, frozenset(STEPS))._kernels == {"apply"}
+    assert FusedForest(FarArrays(), SHAPE, policy, frozenset(STEPS))._kernels == {"apply"}
 
 
 def test_a_service_tries_its_own_shapes_and_leaves_what_fails(monkeypatch: pytest.MonkeyPatch) -> None:

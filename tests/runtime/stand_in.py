@@ -5,11 +5,13 @@ holds rubbish until a replay, and again when another graph of the same pool was 
 never launched before a capture would be loaded in it, which a driver refuses; so are reads and uploads of the
 host's. Memory is that of all tensors that live, also those on the device `meta`, which have a size and no
 content. It cannot show races, or what a driver does by itself.
+
+With a `CountedDevice` its graphs are of that device's tensors, and counted there as graphs.
 """
 
 import gc
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -17,6 +19,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ssd.selftest.recording import CaptureError, Recorder, Tape, name_of, tensors_of
+from tests.runtime.counted_device import CountedDevice
 
 _RUBBISH = -(1 << 40)
 
@@ -34,16 +37,20 @@ class StandInGraph:
         self._gpu = gpu
         self.tape = Tape([])
         self.pool: Pool | None = None
+        self.number: int | None = None
+        """Of a device that counts."""
 
     def replay(self) -> None:
         if self.pool is None:
             raise RuntimeError("a graph is replayed before anything was captured")
         if self._gpu.is_capturing:
             raise RuntimeError("a graph is replayed while another is captured")
-        if self.pool.latest not in (None, self):
-            self.pool.latest.spoil()
+        counts, latest = self._gpu.counts, self.pool.latest
         self.pool.latest = self
-        self.tape()
+        with nullcontext() if counts is None or self.number is None else counts.replaying(self.number):
+            if latest not in (None, self):
+                latest.spoil()
+            self.tape()
 
     @torch.inference_mode()
     def spoil(self) -> None:
@@ -53,8 +60,12 @@ class StandInGraph:
 
 
 class StandInDevice:
-    def __init__(self, total: int | None = None) -> None:
-        """With so many bytes, of which nothing that lives already takes any: `gc.unfreeze` at the end."""
+    def __init__(self, total: int | None = None, counts: CountedDevice | None = None) -> None:
+        """With so many bytes, of which nothing that lives already takes any: `gc.unfreeze` at the end.
+
+        `counts`: the device whose tensors the graphs work on, while it is entered.
+        """
+        self.counts = counts
         self.total = 1 << 40 if total is None else total
         if total is not None:
             gc.collect()
@@ -62,7 +73,6 @@ class StandInDevice:
         self.launched: set[str] = set()
         """Kernels that the driver knows."""
         self.is_capturing = False
-        self.graphs: list[StandInGraph] = []
 
     @contextmanager
     def side_stream(self) -> Iterator[None]:
@@ -80,12 +90,13 @@ class StandInDevice:
         recorder = _Capturer(graph.tape, self.launched)
         self.is_capturing = True
         try:
-            with recorder:
+            with self.counts.capturing() if self.counts else nullcontext() as number, recorder:
                 yield
         finally:
             self.is_capturing = False
-            recorder.undo()
-        graph.pool = pool
+            with self.counts.unseen() if self.counts else nullcontext():
+                recorder.undo()
+        graph.number, graph.pool = number, pool
         graph.spoil()
 
     def total_bytes(self) -> int:
@@ -159,6 +170,8 @@ class _Capturer(Recorder):  # type: ignore[no-untyped-call]
 
     def _keep(self, written: Tensor) -> None:
         home = _home(written)
+        if home == 0:
+            return  # It has a shape only.
         if home not in self._own and home not in self._before:
             storage = written.untyped_storage()
             whole = torch.empty(0, dtype=torch.uint8).set_(storage)

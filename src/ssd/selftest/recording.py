@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves
 
 from ssd.runtime.capture import Replay, Work
 
-HOST_READS = ("_local_scalar_dense", "is_nonzero", "equal", "nonzero", "masked_select", "_unique2")
+HOST_READS = ("_local_scalar_dense", "item", "is_nonzero", "equal", "nonzero", "masked_select", "_unique2")
 """Operations that make the host wait for a value or a shape."""
 UPLOADS = ("lift_fresh", "lift_fresh_copy")
 """Operations that copy Python values to tensors."""

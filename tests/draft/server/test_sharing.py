@@ -12,12 +12,13 @@ from ssd.draft.server import server as service_module
 from ssd.draft.server.scheduler import DraftScheduler, HostLimits
 from ssd.draft.server.session import DraftSession
 from ssd.draft.server.tenants import CalibrationParts, Claim, Holding, Tenants, session_to_evict
-from ssd.draft.tree.arrays import Arrays, NumpyArrays, TorchArrays
+from ssd.draft.tree.arrays import Arrays, NumpyArrays
 from ssd.draft.tree.children import ChildChooser, FixedChildren, LooseChildren, SamplingNeeds
 from ssd.draft.tree.forest import Forest
 from ssd.draft.tree.tables import KINDS, TENANT_CELLS
 from ssd.kvcache.block_manager import BlockManager
 from tests.draft.crowd import STEP, Crowd
+from tests.draft.tree.far_arrays import FarArrays
 from tests.still_clock import still
 
 WEIGHTS = {"a": 1.0, "b": 1.0, "c": 2.0, "d": 4.0}
@@ -145,7 +146,7 @@ def scheduler_on(xp: Arrays) -> DraftScheduler:
 
 def test_on_tensors_turns_fall_as_on_arrays() -> None:
     said = []
-    for scheduler in (scheduler_on(NumpyArrays()), scheduler_on(TorchArrays())):
+    for scheduler in (scheduler_on(NumpyArrays()), scheduler_on(FarArrays())):
         for number, tenant in enumerate("aabbcc"):
             opening = Open(number, 1, pack_ints([number + 5, 9, 30]), 3, 500, 4, Sampling(seed=1))
             scheduler.open(DraftSession(opening, CONTEXT, tenant=tenant))
@@ -327,7 +328,7 @@ def test_counts_are_kept_while_a_tenant_is_away_and_taken_from_who_is_away_longe
     assert books.take("b", {"a"}) == (2, True)
 
 
-@pytest.mark.parametrize("xp", [NumpyArrays(), TorchArrays()], ids=["arrays", "tensors"])
+@pytest.mark.parametrize("xp", [NumpyArrays(), FarArrays()], ids=["arrays", "tensors"])
 def test_who_takes_over_counts_begins_with_the_models_word(xp: Arrays) -> None:
     scheduler = scheduler_on(xp)
     forest = scheduler._forest

@@ -7,14 +7,15 @@ from benchmarks.ruled import BLOCK, CONTEXT, NUM_BLOCKS, RuledModel, shape_of
 from ssd.draft.protocol.messages import Open, Sampling, pack_ints
 from ssd.draft.server.scheduler import DraftScheduler, HostLimits
 from ssd.draft.server.session import DraftSession
-from ssd.draft.tree.arrays import Arrays, NumpyArrays, TorchArrays
+from ssd.draft.tree.arrays import Arrays, NumpyArrays
 from ssd.draft.tree.children import ChildChooser, FixedChildren, LooseChildren, SamplingNeeds
 from ssd.draft.tree.forest import Forest
 from ssd.kvcache.block_manager import BlockManager
+from tests.draft.tree.far_arrays import FarArrays
 from tests.still_clock import still
 
 
-@pytest.mark.parametrize("xp", [NumpyArrays(), TorchArrays()], ids=["arrays", "tensors"])
+@pytest.mark.parametrize("xp", [NumpyArrays(), FarArrays()], ids=["arrays", "tensors"])
 def test_within_a_step_rows_go_to_who_has_had_least_with_them(xp: Arrays) -> None:
     """Of six rows at weights 1 and 3, from equal accounts, five go to the heavier tenant."""
     children: ChildChooser = FixedChildren(4, SamplingNeeds()) if xp.is_fixed else LooseChildren(4)

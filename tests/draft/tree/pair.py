@@ -6,24 +6,23 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from ssd.config import GrowthPolicyName
 from ssd.draft.protocol.messages import Drawn, Open, TreePart
 from ssd.draft.server.scheduler import DraftScheduler, HostLimits
 from ssd.draft.server.session import DraftSession
 from ssd.draft.tree import apply
-from ssd.draft.tree.arrays import Array, Arrays, NumpyArrays, TorchArrays
+from ssd.draft.tree.arrays import Arrays, NumpyArrays
 from ssd.draft.tree.children import ChildChooser, FixedChildren, LooseChildren, SamplingNeeds
 from ssd.draft.tree.forest import Forest
 from ssd.draft.tree.tables import Shape
 from ssd.kvcache.block_manager import BlockManager
 from ssd.kvcache.pool import KVPool, PoolShape
 from tests.draft.tree.contexts import ForestRunner, OracleRunner, Texts
+from tests.draft.tree.far_arrays import FarArrays
 from tests.draft.tree.oracle import calibration
 from tests.draft.tree.oracle.grower import Grower, GrowthLimits
 from tests.draft.tree.oracle.growth import growth_policy
@@ -54,13 +53,6 @@ class Setup:
     lookup: int = 0
     steps: tuple[int, ...] = (0, 1, 1, 1, 2, 3)
     """Of a round, drawn from these."""
-
-
-class FarArrays(TorchArrays):
-    """As on a device of its own: what the host is told is a copy."""
-
-    def to_host(self, table: Array) -> NDArray[Any]:
-        return super().to_host(table).copy()
 
 
 class Pair:

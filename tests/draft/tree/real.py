@@ -19,7 +19,7 @@ from ssd.draft.protocol.messages import Open, Sampling, pack_ints
 from ssd.draft.server.frames import FrameBatch
 from ssd.draft.server.scheduler import DraftScheduler, HostLimits
 from ssd.draft.server.session import DraftSession
-from ssd.draft.tree.arrays import NumpyArrays, TorchArrays
+from ssd.draft.tree.arrays import NumpyArrays
 from ssd.draft.tree.children import FixedChildren, LooseChildren, SamplingNeeds, likely_children
 from ssd.draft.tree.forest import Forest
 from ssd.draft.tree.model import ArraysModel, TensorsModel
@@ -27,6 +27,7 @@ from ssd.draft.tree.tables import Shape
 from ssd.kvcache.block_manager import BlockManager
 from ssd.runtime.loading import LoadedModel, load_model
 from ssd.runtime.runner import forward
+from tests.draft.tree.far_arrays import FarArrays
 from tests.still_clock import still
 
 BLOCK, MAX_LEN, VOCAB, END, LOOKAHEAD, CHUNK = 4, 200, 512, 1, 4, 16
@@ -77,7 +78,7 @@ def real_tensors(draft: LoadedModel, blocks: BlockManager, shape: Shape) -> Draf
     limits = HostLimits(prefill_chunk=CHUNK, max_model_len=MAX_LEN)
     model = TensorsModel(draft.runner.model, PagedBackend(draft.pool), draft.pool, shape, draft.runner)
     children = FixedChildren(shape.children, SamplingNeeds(samples=True, truncates=True))
-    return DraftScheduler(Forest(TorchArrays(), shape), model, children, blocks, limits, clock=still)
+    return DraftScheduler(Forest(FarArrays(), shape), model, children, blocks, limits, clock=still)
 
 
 class Reference:

@@ -5,6 +5,7 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,6 @@ from ssd.draft.server import main as program
 from ssd.draft.server.main import build_scheduler, shape_for
 from ssd.draft.server.scheduler import DraftScheduler, HostLimits
 from ssd.draft.server.session import DraftSession
-from ssd.draft.tree.arrays import TorchArrays
 from ssd.draft.tree.children import FixedChildren, SamplingNeeds
 from ssd.draft.tree.forest import Forest
 from ssd.draft.tree.gpu import CapturedChildren, CapturedForest, CapturedModel
@@ -24,6 +24,7 @@ from ssd.kvcache.block_manager import BlockManager
 from ssd.runtime.capture import Capture, CudaGraphs, Replay, Work
 from ssd.runtime.loading import LoadedModel, load_model
 from ssd.selftest.recording import Recording, RunAgain, Tape
+from tests.draft.tree.far_arrays import FarArrays
 from tests.draft.tree.real import BLOCK, CHUNK, LOOKAHEAD, MAX_LEN, load, real_shape, words
 from tests.runtime.stand_in import StandInDevice
 from tests.still_clock import still
@@ -64,8 +65,8 @@ def scheduler_of(
     children, limits = FixedChildren(3, needs), HostLimits(prefill_chunk=CHUNK, max_model_len=MAX_LEN)
     blocks = BlockManager(draft.pool.shape.num_blocks, BLOCK)
     if recorder is None:
-        return DraftScheduler(Forest(TorchArrays(), shape), model, children, blocks, limits, clock=still)
-    forest = CapturedForest(TorchArrays(), shape, "value", recorder)
+        return DraftScheduler(Forest(FarArrays(), shape), model, children, blocks, limits, clock=still)
+    forest = CapturedForest(FarArrays(), shape, "value", recorder)
     captured = CapturedModel(model, forest, recorder)
     plain = FixedChildren(3, replace(needs, truncates=False))
     chosen = CapturedChildren(plain, children, captured, forest, recorder)
@@ -130,6 +131,19 @@ def test_a_replay_is_the_work_itself(draft: LoadedModel, sampling: Sampling, loo
         told.append(play(scheduler_of(draft, needs, lookup=lookup, recorder=recorder), sampling, seed=3))
     assert len(told[0]) > 10
     assert told[0] == told[1]
+
+
+def test_what_a_step_reads_and_loads(draft: LoadedModel) -> None:
+    """Of a sequence that grows: on a device each of these waits."""
+    scheduler = scheduler_of(draft, SamplingNeeds(), lookup=4, recorder=RunAgain())
+    session = DraftSession(Open(0, 1, pack_ints([5, 6, 7]), 3, MAX_LEN, LOOKAHEAD, GREEDY), max_len=MAX_LEN)
+    scheduler.open(session)
+    scheduler.grow()
+    arrays: Any = scheduler._forest.xp
+    num_reads, num_loads = arrays.num_reads, arrays.num_loads
+    scheduler.grow()
+    assert 0 < arrays.num_reads - num_reads <= 20
+    assert 0 < arrays.num_loads - num_loads <= 8
 
 
 def test_truncation_is_looked_at_while_a_sequence_asks_for_it(draft: LoadedModel) -> None:

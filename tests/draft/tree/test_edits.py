@@ -23,7 +23,7 @@ from ssd.kvcache.block_manager import BlockManager
 from ssd.sampling import History, SamplingRow
 from ssd.sampling.processors import edit_rows
 from tests.draft.tree.contexts import ForestRunner, Texts
-from tests.draft.tree.pair import FarArrays
+from tests.draft.tree.far_arrays import FarArrays
 
 BLOCK, NUM_BLOCKS, MAX_LEN, LOOKAHEAD = 16, 256, 400, 6
 PENALISED: dict[str, Any] = {

@@ -6,14 +6,15 @@ from benchmarks.ruled import BLOCK, CONTEXT, NUM_BLOCKS, RuledModel, shape_of
 from ssd.draft.protocol.messages import Open, Sampling, pack_ints
 from ssd.draft.server.scheduler import DraftScheduler, HostLimits
 from ssd.draft.server.session import DraftSession
-from ssd.draft.tree.arrays import Arrays, NumpyArrays, TorchArrays
+from ssd.draft.tree.arrays import Arrays, NumpyArrays
 from ssd.draft.tree.children import ChildChooser, FixedChildren, LooseChildren, SamplingNeeds
 from ssd.draft.tree.forest import Forest
 from ssd.kvcache.block_manager import BlockManager
+from tests.draft.tree.far_arrays import FarArrays
 from tests.still_clock import still
 
 CHUNK, TEXT = 128, 2000
-FORMS = pytest.mark.parametrize("xp", [NumpyArrays(), TorchArrays()], ids=["arrays", "tensors"])
+FORMS = pytest.mark.parametrize("xp", [NumpyArrays(), FarArrays()], ids=["arrays", "tensors"])
 
 
 class Bench:
