@@ -38,9 +38,9 @@ def logits_of(rows: Sequence[SequenceInput], *, errs: bool) -> Tensor:
 def logits_after(tokens: Tensor, *, errs: bool) -> Tensor:
     following = (31 * tokens + 7) % (VOCAB - 2) + 2
     guessed = torch.where(tokens % 10 == 0, (following + 1) % VOCAB, following) if errs else following
-    logits = torch.zeros(len(tokens), VOCAB)
+    logits = torch.zeros(len(tokens), VOCAB, device=tokens.device)
     logits.scatter_(1, guessed.unsqueeze(1), 9.0)
-    logits.scatter_add_(1, following.unsqueeze(1), torch.full((len(tokens), 1), 5.0))
+    logits.scatter_add_(1, following.unsqueeze(1), torch.full((len(tokens), 1), 5.0, device=tokens.device))
     return logits
 
 

@@ -9,6 +9,7 @@ from benchmarks import flags
 FOLDER = Path(flags.__file__).parent
 HELPERS = {
     *(
+        "counted_step",
         "drawn_text",
         "flags",
         "in_turns",

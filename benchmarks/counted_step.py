@@ -1,0 +1,305 @@
+"""Counts what a draft step asks of a GPU, without one. Needs Triton: its kernels are counted and do not run.
+
+Three runs of the real code:
+
+- `graphs_of` captures the steps of a model's real shape, with our kernels, on tensors that have shapes only:
+  the kernels of each graph, and their bytes.
+- `counted_steps` plays rounds on tensors that have values, with a rule in place of the model and torch in
+  place of kernels: which graphs a step replays, and all that it asks for beside them.
+- `host_seconds` plays the same rounds on the CPU's tensors, and leaves out what replays take.
+
+Knows the draft's parts. Does not know prices.
+"""
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+from triton.runtime.interpreter import InterpretedFunction
+from triton.runtime.jit import JITFunction
+
+from benchmarks.ruled import VOCAB, logits_after, outcome
+from ssd.attention.choice import eager_backend
+from ssd.config import DraftConfig
+from ssd.draft.protocol.codec import encode
+from ssd.draft.protocol.messages import Open, Sampling, pack_ints
+from ssd.draft.server.main import build_scheduler, shape_for
+from ssd.draft.server.scheduler import DraftScheduler, HostLimits
+from ssd.draft.server.session import DraftSession
+from ssd.draft.tree.arrays import TorchArrays
+from ssd.draft.tree.children import FixedChildren, SamplingNeeds
+from ssd.draft.tree.gpu import CapturedChildren, CapturedForest, CapturedModel
+from ssd.draft.tree.model import PrefillChunk
+from ssd.draft.tree.tables import Moves, Shape, Tables, TreeRows
+from ssd.kernels.tiles import NOT_KNOWN, AttentionShape, attention_tiles
+from ssd.kvcache.block_manager import BlockManager
+from ssd.kvcache.pool import KVPool
+from ssd.planning.step_price import Call, KernelWork
+from ssd.runtime.capture import Capture, CudaGraphs, Replay, Work
+from ssd.runtime.eager import EagerRunner
+from ssd.runtime.loading import LoadedModel
+from ssd.selftest.made_up import MadeUpShape, loaded_model
+from tests.runtime.counted_device import DEVICE, CountedDevice, size_of
+from tests.runtime.stand_in import StandInDevice
+from tests.still_clock import still
+
+LLAMA_1B = MadeUpShape(16, 2048, 8192, 32, 8, 128_256, 64)
+LONGEST, LOOKAHEAD = 131_072, 8
+"""Tokens of a text that the draft has room for; drafted tokens of a round."""
+_NUM_BLOCKS, _H100_PROCESSORS, _NODES_SEEN = 16_384, 132, 64
+
+_ANSWERS = {
+    "ssd.kernels.trust.can_launch": True,
+    "ssd.kernels.attention.is_hip": False,
+    # Kernels that only count cannot be compared with torch.
+    "ssd.draft.server.kernel_checks.check_steps": (),
+}
+"""Of functions that ask for a real GPU."""
+
+Kernels = tuple[KernelWork, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LiveRows:
+    """What of a step's rows is not padding."""
+
+    rows: int
+    sequences: int
+    """Those that have any of the rows."""
+    moves: int
+    """Keys that outcomes move."""
+    context: int
+
+
+@dataclass(frozen=True, slots=True)
+class CountedStep:
+    live: LiveRows
+    calls: tuple[Call, ...]
+
+    def of(self, kind: str) -> list[Call]:
+        return [each for each in self.calls if each.kind == kind]
+
+    @property
+    def kernels(self) -> list[KernelWork]:
+        return [kernel for call in self.calls for kernel in call.kernels]
+
+
+# The graphs, by their shapes.
+
+
+@torch.inference_mode()
+def graphs_of(model: MadeUpShape, config: DraftConfig) -> tuple[Shape, list[Kernels]]:
+    """The draft's tables, and the kernels of its graphs in the order of their capture.
+
+    Kernels of attention have no bytes for keys: these depend on the live rows.
+    """
+    device = CountedDevice(keeps_values=False)
+    gpu = StandInDevice(counts=device)
+    with device:
+        loaded = _loaded(model, config, CudaGraphs(gpu))
+        shape = shape_for(loaded, config)
+        with _our_kernels(device, loaded.pool, shape):
+            build_scheduler(loaded, shape, config, still)
+    return shape, [tuple(each) for each in device.graphs]
+
+
+def _loaded(model: MadeUpShape, config: DraftConfig, capture: Capture) -> LoadedModel:
+    loaded = loaded_model(model, DEVICE, torch.bfloat16)
+    trees = config.runner.num_trees
+    pool = KVPool(replace(loaded.pool.shape, num_blocks=_NUM_BLOCKS, num_trees=trees))
+    decoder = loaded.runner.model
+    # Prompts are not counted here.
+    runner = EagerRunner(decoder, eager_backend(pool, model.heads, deterministic=False), pool)
+    return replace(loaded, runner=runner, pool=pool, max_model_len=LONGEST, capture=capture)
+
+
+@contextmanager
+def _our_kernels(device: CountedDevice, pool: KVPool, shape: Shape) -> Iterator[None]:
+    """Kernels may run on the device, and are counted there with the bytes of their arguments."""
+    pools = {each.untyped_storage()._cdata for each in (pool.keys, pool.values)}
+    block_tables = (shape.sequences + 1, shape.blocks)
+
+    def run(kernel: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> None:
+        given = {id(each): each for each in tree_leaves(args) if isinstance(each, Tensor)}
+        read = [
+            each
+            for each in given.values()
+            if each.untyped_storage()._cdata not in pools and each.shape != block_tables
+        ]
+        device.launch(kernel.fn.__name__, sum(map(size_of, read)))
+
+    with ExitStack() as patches:
+        for kind in (JITFunction, InterpretedFunction):
+            patches.enter_context(mock.patch.object(kind, "run", run))
+        for name, answer in _ANSWERS.items():
+            patches.enter_context(mock.patch(name, return_value=answer))
+        yield
+
+
+def with_keys(kernels: Kernels, model: MadeUpShape, live: LiveRows) -> Kernels:
+    """The kernels with the bytes of keys and values that these rows read, write and move."""
+    slot = 2 * model.kv_heads * model.head_dim * torch.bfloat16.itemsize
+    shape = AttentionShape(live.rows, NOT_KNOWN, LONGEST, model.heads, model.kv_heads, model.head_dim, 2)
+    tiles = attention_tiles(shape, num_processors=_H100_PROCESSORS, is_hip=False, deterministic=False)
+    walks = live.sequences * -(-live.rows // (live.sequences * tiles.rows(shape.group)))
+    more = {
+        "attend": walks * (live.context + _NODES_SEEN) * slot,
+        "write": live.rows * slot,
+        "move": 2 * live.moves * model.layers * slot,
+    }
+    return tuple(replace(each, num_bytes=each.num_bytes + more.get(each.name, 0)) for each in kernels)
+
+
+def bytes_to_read(model: MadeUpShape, live: LiveRows) -> int:
+    """What a forward must read: the weights but for the embedding, and each sequence's keys once."""
+    keys = live.sequences * live.context * 2 * model.layers * model.kv_heads * model.head_dim
+    return (model.config.num_parameters + keys) * torch.bfloat16.itemsize
+
+
+# Rounds, by values.
+
+
+class RuledTensors:
+    """In place of a model: a rule for each row, and no keys."""
+
+    num_columns = VOCAB
+
+    def read(self, chunks: Sequence[PrefillChunk]) -> None:
+        pass
+
+    def logits(self, rows: TreeRows, tables: Tables) -> Tensor:
+        return logits_after(rows.token, errs=True)
+
+    def move(self, moves: Moves) -> None:
+        pass
+
+
+class TimedReplays:
+    """No graphs: a replay is the work, and its seconds are known."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def __call__(self, work: Work) -> Replay:
+        def replay() -> None:
+            started = time.thread_time()
+            work()
+            self.seconds += time.thread_time() - started
+
+        replay()
+        return replay
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """What the sequences of a draft are like."""
+
+    batch: int
+    context: int
+    sampling: Sampling
+
+
+class RuledDraft:
+    """A draft whose sequences all have the same parameters, in the middle of their texts."""
+
+    def __init__(self, shape: Shape, scene: Scene, device: torch.device, capture: Capture) -> None:
+        self.forest = CapturedForest(TorchArrays(device), shape, "value", capture)
+        ruled: Any = RuledTensors()
+        model = CapturedModel(ruled, self.forest, capture)
+        plain, truncating = (
+            FixedChildren(shape.children, SamplingNeeds(samples=True, truncates=each), device=device)
+            for each in (False, True)
+        )
+        children = CapturedChildren(plain, truncating, model, self.forest, capture)
+        blocks = BlockManager(_NUM_BLOCKS, shape.block)
+        limits = HostLimits(prefill_chunk=1 << 20, max_model_len=LONGEST)
+        self.scheduler = DraftScheduler(self.forest, model, children, blocks, limits, clock=still)
+        self._sessions = [self._opened(number, scene) for number in range(scene.batch)]
+        self._n = 0
+        # Prompts, and then roots.
+        self.step()
+        self.step()
+
+    def _opened(self, number: int, scene: Scene) -> DraftSession:
+        prompt = [2 + (number * 5 + place * place) % (VOCAB - 2) for place in range(scene.context)]
+        opening = Open(number, 1, pack_ints(prompt), len(prompt), LONGEST, LOOKAHEAD, scene.sampling)
+        session = DraftSession(opening, max_len=LONGEST, vocab_size=VOCAB)
+        self.scheduler.open(session)
+        return session
+
+    def decide(self) -> int:
+        """An outcome for every sequence. Returns how many tokens all of them have."""
+        self._n += 1
+        count = 0
+        for each in self._sessions:
+            tokens = outcome(each.tokens[-1], [])
+            while len(tokens) < 4:
+                tokens += outcome(tokens[-1], [])
+            self.scheduler.advance(each, self._n, tokens)
+            count += len(tokens)
+        return count
+
+    def step(self) -> int:
+        """Returns the number of rows."""
+        for each in self._sessions:
+            each.note_arrival(each.num_sent)
+        frames, num_rows = self.scheduler.grow()
+        if frames is not None:
+            encode([frames.message()])
+        return num_rows
+
+
+@torch.inference_mode()
+def counted_steps(shape: Shape, scene: Scene, rounds: int = 3) -> tuple[CountedStep, CountedStep]:
+    """A step that begins with an outcome for every sequence, and the one after it, of the last round."""
+    device = CountedDevice()
+    gpu = StandInDevice(counts=device)
+    with device:
+        draft = RuledDraft(shape, scene, DEVICE, CudaGraphs(gpu))
+        for _ in range(rounds):
+            device.forget()
+            num_tokens = draft.decide()
+            first = _counted(device, draft, scene, num_tokens)
+            device.forget()
+            second = _counted(device, draft, scene, 0)
+    return first, second
+
+
+def _counted(device: CountedDevice, draft: RuledDraft, scene: Scene, num_moves: int) -> CountedStep:
+    num_rows = draft.step()
+    calls = tuple(device.calls)
+    sequences = draft.forest.rows.sequence.cpu().unique()
+    live = LiveRows(num_rows, int((sequences > 0).sum()), num_moves, scene.context)
+    return CountedStep(live, calls)
+
+
+def with_graphs(step: CountedStep, graphs: Sequence[Kernels], model: MadeUpShape) -> CountedStep:
+    """The step with the kernels of the graphs that it replays."""
+    calls = [
+        replace(each, kernels=with_keys(graphs[int(each.name.split()[1])], model, step.live))
+        if each.kind == "replay"
+        else each
+        for each in step.calls
+    ]
+    return replace(step, calls=tuple(calls))
+
+
+def host_seconds(shape: Shape, scene: Scene, rounds: int) -> tuple[list[float], list[float]]:
+    """The host's seconds of each step with outcomes, and of each after one."""
+    replays = TimedReplays()
+    draft = RuledDraft(shape, scene, torch.device("cpu"), replays)
+    found: tuple[list[float], list[float]] = [], []
+    for _ in range(rounds):
+        for seconds, decides in zip(found, (True, False), strict=True):
+            replays.seconds, started = 0.0, time.thread_time()
+            if decides:
+                draft.decide()
+            draft.step()
+            seconds.append(time.thread_time() - started - replays.seconds)
+    return found

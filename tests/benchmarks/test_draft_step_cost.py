@@ -1,0 +1,108 @@
+"""What a draft step asks of a GPU is what docs/gpu.md says, and the count would see more."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+pytest.importorskip("triton")
+
+from benchmarks import counted_step, draft_step_cost
+from benchmarks.counted_step import LLAMA_1B, CountedStep, Kernels, Scene
+from benchmarks.draft_step_cost import CONFIG, KINDS, SAMPLINGS
+from ssd.draft.tree.children import ChosenChildren
+from ssd.draft.tree.gpu import CapturedForest
+from ssd.draft.tree.tables import Shape
+from ssd.planning.hardware import find_device
+from ssd.planning.step_price import price
+from ssd.selftest.times import count_launches
+from tests.runtime.counted_device import DEVICE, CountedDevice
+
+PAGE = Path(__file__).parents[2] / "docs/gpu.md"
+Counted = tuple[Shape, list[Kernels]]
+
+
+@pytest.fixture(scope="module")
+def counted() -> Counted:
+    return counted_step.graphs_of(LLAMA_1B, CONFIG)
+
+
+def rows_of_page() -> dict[tuple[str, str, str], list[str]]:
+    """Of the table in docs, by batch, sampling and step."""
+    text = PAGE.read_text().split("## What a draft step costs")[1].split("\n## ")[0]
+    lines = [
+        [each.strip() for each in line.split("|")[1:-1]] for line in text.splitlines() if line[:1] == "|"
+    ]
+    return {(line[0], line[1], line[2]): line[3:] for line in lines[2:]}
+
+
+def test_every_case_is_in_the_page() -> None:
+    assert len(rows_of_page()) == 3 * len(SAMPLINGS) * len(KINDS)
+
+
+@pytest.mark.parametrize("sampling", ["greedy", "T=0.8 top_p=0.9, penalty"])
+def test_the_page_says_what_is_counted(counted: Counted, sampling: str) -> None:
+    shape, graphs = counted
+    steps = counted_step.counted_steps(shape, Scene(1, 1024, SAMPLINGS[sampling]))
+    for kind, step in zip(KINDS, steps, strict=True):
+        said = rows_of_page()["1", sampling, kind]
+        known, host = counted_step.with_graphs(step, graphs, LLAMA_1B), float(said[6])
+        found = [each.strip() for each in draft_step_cost.line(known, host / 1e3, ["h100"]).split("|")]
+        assert found[:6] == said[:6]
+        # How the host's time lies between calls is this machine's.
+        assert float(found[7]) == pytest.approx(float(said[7]), rel=0.15)
+
+
+def forward_of(graphs: list[Kernels]) -> Kernels:
+    return max(graphs, key=len)
+
+
+def test_a_forward_has_the_launches_that_a_plan_counts(counted: Counted) -> None:
+    """Beside two conversions a layer, which float32 has not, and nine: the rows' own bits, tiles, logits."""
+    per_layer, beside = count_launches()
+    assert len(forward_of(counted[1])) == LLAMA_1B.layers * (per_layer + 2) + beside + 9
+
+
+def test_weights_are_read_once(counted: Counted) -> None:
+    products = [each for each in forward_of(counted[1]) if each.operations]
+    weights, rows = LLAMA_1B.config.num_parameters, 144
+    assert len(products) == 4 * LLAMA_1B.layers + 1
+    assert sum(each.operations for each in products) == 2.0 * rows * weights
+    assert 2 * weights < sum(each.num_bytes for each in products) < 2.2 * weights
+
+
+def test_rows_on_the_device_are_those_on_the_cpu(counted: Counted) -> None:
+    shape, _graphs = counted
+    scene, device = Scene(2, 64, SAMPLINGS["greedy"]), CountedDevice()
+    capture = counted_step.TimedReplays()
+    here = counted_step.RuledDraft(shape, scene, torch.device("cpu"), capture)
+    with torch.inference_mode(), device:
+        there = counted_step.RuledDraft(shape, scene, DEVICE, counted_step.TimedReplays())
+    for _ in range(3):
+        here.decide()
+        found = here.step()
+        with torch.inference_mode(), device:
+            there.decide()
+            assert there.step() == found
+            assert there.forest.rows.token.tolist() == here.forest.rows.token.tolist()
+
+
+def test_one_more_read_is_seen_and_costs(counted: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
+    shape, graphs = counted
+    scene = Scene(1, 64, SAMPLINGS["greedy"])
+
+    def step() -> CountedStep:
+        return counted_step.with_graphs(counted_step.counted_steps(shape, scene)[1], graphs, LLAMA_1B)
+
+    before = step()
+    attach = CapturedForest.attach
+
+    def reading(forest: CapturedForest, chosen: ChosenChildren) -> None:
+        attach(forest, chosen)
+        forest.tables.length[1].item()
+
+    monkeypatch.setattr(CapturedForest, "attach", reading)
+    after = step()
+    assert len(after.of("read")) == len(before.of("read")) + 1
+    h100 = find_device("h100")
+    assert price(after.calls, h100, 0.0).seconds > price(before.calls, h100, 0.0).seconds + 5e-6
