@@ -74,8 +74,8 @@ class Setup:
             "block_size": _BLOCK_SIZE,
         }
         if self.kv_blocks:
-            # vLLM requires that the longest text fits.
-            longest = _BLOCK_SIZE * self.kv_blocks
+            # vLLM requires that the longest text fits; it keeps a block for itself.
+            longest = _BLOCK_SIZE * (self.kv_blocks - 1)
             chosen |= {"num_gpu_blocks_override": self.kv_blocks, "max_model_len": longest}
         return chosen | ({"hf_overrides": {"head_dtype": self.head_dtype}} if self.head_dtype else {})
 
