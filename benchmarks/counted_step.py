@@ -40,7 +40,7 @@ from ssd.draft.tree.tables import Moves, Shape, Tables, TreeRows
 from ssd.kernels.tiles import NOT_KNOWN, AttentionShape, attention_tiles
 from ssd.kvcache.block_manager import BlockManager
 from ssd.kvcache.pool import KVPool
-from ssd.planning.step_price import Call, KernelWork
+from ssd.planning.step_price import DeviceCall, KernelWork
 from ssd.runtime.capture import Capture, CudaGraphs, Replay, Work
 from ssd.runtime.eager import EagerRunner
 from ssd.runtime.loading import LoadedModel
@@ -80,9 +80,9 @@ class LiveRows:
 @dataclass(frozen=True, slots=True)
 class CountedStep:
     live: LiveRows
-    calls: tuple[Call, ...]
+    calls: tuple[DeviceCall, ...]
 
-    def of(self, kind: str) -> list[Call]:
+    def of(self, kind: str) -> list[DeviceCall]:
         return [each for each in self.calls if each.kind == kind]
 
     @property

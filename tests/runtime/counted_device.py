@@ -22,7 +22,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map
 
-from ssd.planning.step_price import Call, CallKind, KernelWork
+from ssd.planning.step_price import CallKind, DeviceCall, KernelWork
 from ssd.selftest.recording import HOST_READS, name_of, tensors_of
 
 DEVICE = torch.device("meta")
@@ -91,7 +91,7 @@ class CountedDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def forget(self) -> None:
         """Counts from here on."""
-        self.calls = list[Call]()
+        self.calls = list[DeviceCall]()
         self._since = time.perf_counter()
 
     @property
@@ -226,7 +226,7 @@ class CountedDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._graph.extend(kernels)
             return
         now = time.perf_counter()
-        self.calls.append(Call(kind, name, kernels, num_bytes, waits, is_pinned, now - self._since))
+        self.calls.append(DeviceCall(kind, name, kernels, num_bytes, waits, is_pinned, now - self._since))
         self._since = now
 
 

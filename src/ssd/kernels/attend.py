@@ -5,6 +5,11 @@ key is read once. A program reads its share of the sequence's pages and, for nod
 whose bits are set. Keys may be split among programs; `merge` joins their partial results by log-sum-exp. Keys
 that no row of the tile sees are never read, so they may be NaN. Knows pages and bits. Does not know batches.
 `attention/paged.py` is the reference.
+
+Arguments of `attend`. `seen`: how many keys of its sequence's pages each row sees. `paths`: bits of the tree
+slots that it sees. `split_keys` > 0: splits end at multiples of it; 0: they divide the tile's keys evenly.
+`scale` includes log2(e), because softmax is computed in base 2. If split, `out` holds float32 parts
+[split, row, head, d], and `masses` their log-sum-exp in base 2.
 """
 
 from ssd.kernels.language import jit, tl
@@ -81,13 +86,7 @@ def attend(
     num_nodes: tl.constexpr,
     is_split: tl.constexpr,
 ):
-    """One program per tile, key head and split.
-
-    `split_keys` > 0: splits end at multiples of it; 0: they divide the tile's keys evenly. `scale` includes
-    log2(e), because softmax is computed in base 2. `seen`: how many keys of its sequence's pages each row
-    sees; `paths`: bits of the tree slots that it sees. If split, `out` holds float32 parts
-    [split, row, head, d], and `masses` their log-sum-exp in base 2.
-    """
+    """One program per tile, key head and split. The arguments are explained at the top of this file."""
     first, last = tl.load(firsts + tl.program_id(0)), tl.load(firsts + tl.program_id(0) + 1)
     if first >= last:
         return

@@ -31,7 +31,7 @@ class KernelWork:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class DeviceCall:
     """One thing that the host asks of the device."""
 
     kind: CallKind
@@ -54,14 +54,14 @@ class StepPrice:
     """Of these, what the device computes."""
 
 
-def price(calls: Sequence[Call], device: Device, host: float) -> StepPrice:
+def price(calls: Sequence[DeviceCall], device: Device, host: float) -> StepPrice:
     """`host`: seconds of the host's own work in the step, which is divided as the calls have it."""
     driver = device.driver
     if driver is None:
         raise ValueError(f"{device.name} has no costs of calls: add them to its row in data/hardware.toml")
     counted = sum(each.host for each in calls)
     scale = host / counted if counted else 0.0
-    clock, ends = _Clock(device, driver), list[float]()
+    clock, ends = _HostAndDevice(device, driver), list[float]()
     for _ in range(_STEPS):
         for each in calls:
             clock.run(each, scale)
@@ -69,13 +69,13 @@ def price(calls: Sequence[Call], device: Device, host: float) -> StepPrice:
     return StepPrice((ends[-1] - ends[0]) / (_STEPS - 1), clock.busy / _STEPS)
 
 
-class _Clock:
+class _HostAndDevice:
     def __init__(self, device: Device, driver: DriverCosts) -> None:
         self._sheet, self._driver = device, driver
         self.host = self.device = self.busy = 0.0
         """Until when each has work; and how long the device computes."""
 
-    def run(self, call: Call, scale: float) -> None:
+    def run(self, call: DeviceCall, scale: float) -> None:
         driver = self._driver
         is_copy = call.kind in ("upload", "read")
         submit = driver.copy if is_copy else driver.replay if call.kind == "replay" else driver.launch
