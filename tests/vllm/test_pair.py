@@ -244,6 +244,29 @@ port.listen()
     assert not (tmp_path / "early").exists()
 
 
+def test_a_draft_that_finds_no_room_beside_a_vllm_that_serves_does_not_end_it(
+    started: list[Pair], tmp_path: Path
+) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    listens = f"import socket; port = socket.create_server(('127.0.0.1', {port}))"
+    pair = start(
+        started,
+        tmp_path,
+        server=_CHILD.format(more=listens),
+        draft='import sys; from pathlib import Path; Path(sys.argv[2], "tried").touch(); sys.exit(2)',
+        port=port,
+    )
+    until(lambda: (tmp_path / "tried").exists())
+    time.sleep(1.0)
+    assert pair.process.poll() is None
+    pair.process.send_signal(signal.SIGTERM)
+    code, said = pair.ended()
+    assert code == 0, said
+    assert "vLLM serves already, and goes on without a draft" in said
+
+
 def test_it_runs_without_a_draft(started: list[Pair], tmp_path: Path) -> None:
     pair = start(started, tmp_path, draft="")
     until(lambda: bool(pair.pids("server")))

@@ -195,7 +195,8 @@ class Speculator:
 
         Requires the lock of the client's pool.
         """
-        self._origins = dict.fromkeys(request_ids, Origin("draft"))
+        # Added to those of the step before, which is not settled yet and may have had other requests.
+        self._origins.update(dict.fromkeys(request_ids, Origin("draft")))
         return self.client.seqs(request_ids)
 
     def settle(

@@ -2,7 +2,6 @@
 
 import logging
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +19,14 @@ logger = logging.getLogger(__name__)
 
 _DEEPEST = 32
 """Largest lookahead that is asked of a draft."""
-_MOST_PREPARED = 256
-"""Most sequences whose mirrors are allocated at the start, 0.1 MB each."""
+_MOST_PREPARED = 1024
+"""Most sequences whose mirrors are allocated at the start, 0.1 MB each: allocating more stalls a step."""
 
 
 @dataclass(frozen=True)
 class Opening:
     vllm_config: Any
+    hello: Hello
     settings: Settings
     rows: BatchRows
     noise: str
@@ -46,7 +46,7 @@ class Opening:
             # look 3 · lookahead + 2 tokens ahead, and looks 2 · lookahead + 1 ahead by itself.
             lookahead = min(_DEEPEST, (3 * lookahead + 2) // 2)
         keys = Keys(Path(settings.draft_keys)) if settings.draft_keys is not None else None
-        sources = sources_at(settings.draft, self._hello, timeout=settings.draft_timeout, keys=keys)
+        sources = sources_at(settings.draft, self.hello, timeout=settings.draft_timeout, keys=keys)
         num_sequences = min(self.vllm_config.scheduler_config.max_num_seqs, _MOST_PREPARED)
         client = DraftClient(sources, lookahead=lookahead, num_sequences=num_sequences)
         # Steps report it too, but an idle server runs none.
@@ -65,22 +65,17 @@ class Opening:
             meter=self.meter,
         )
 
-    @cached_property
-    def _hello(self) -> Hello:
-        """Cached: loading a tokenizer takes long, and requests would wait for it."""
-        model = self.vllm_config.model_config
-        return Hello.of(
-            _tokenizer(model),
-            vocab_size=model.get_vocab_size(),
-            name=Path(model.model).name,
-            max_model_len=model.max_model_len,
-        )
 
-
-def _tokenizer(model: Any) -> Any:
-    """The target's tokenizer, which the draft compares with its own."""
+def hello_of(model: Any) -> Hello:
+    """What a draft is told of the target. Loads its tokenizer, which the draft compares with its own."""
     from transformers import AutoTokenizer
 
-    return AutoTokenizer.from_pretrained(
+    tokenizer = AutoTokenizer.from_pretrained(
         model.tokenizer, revision=model.tokenizer_revision, trust_remote_code=model.trust_remote_code
+    )
+    return Hello.of(
+        tokenizer,
+        vocab_size=model.get_vocab_size(),
+        name=Path(model.model).name,
+        max_model_len=model.max_model_len,
     )

@@ -67,6 +67,8 @@ class _Pair:
         self._server = _child(programs.server, "vLLM", grace=_VLLM_GRACE)
         self._draft = _child(programs.draft, "the draft", grace=_DRAFT_GRACE) if programs.draft else None
         self._awaited = programs.draft_waits_for
+        self._serves = False
+        """Whether vLLM listened before the draft was started: then no failure of the draft ends it."""
         self._patience = programs.drain_seconds + _VLLM_GRACE
         self._signals = signals
         self._asked_by: int | None = None
@@ -114,27 +116,33 @@ class _Pair:
         if self._awaited is not None:
             if _listens(self._awaited):
                 logger.info("vLLM listens, and has taken its memory: the draft is started")
-                self._awaited = None
-                self._draft.start()
+                self._awaited, self._serves = None, True
+                self._try_to_start(self._draft)
             return None
         code = self._draft.exit_code
         if code == _USER_ERROR and not self._has_restarted:
             logger.error("the draft cannot start as it is told: it says above why")
-            return code
+            if not self._serves:
+                return code
+            logger.error("vLLM serves already, and goes on without a draft")
+            self._draft = None
+            return None
         if code is not None or self._draft.pid is None:
             self._restart_draft(self._draft)
         return None
 
     def _restart_draft(self, draft: Child) -> None:
         ended = draft.ending
-        try:
-            is_started = draft.start()
-        except OSError as error:
-            logger.warning("the draft cannot be started just now (%s); vLLM goes on", error)
-            return
-        if is_started:
+        if self._try_to_start(draft):
             self._has_restarted = True
             logger.warning("the draft %s, and is started again; vLLM goes on", ended)
+
+    def _try_to_start(self, draft: Child) -> bool:
+        try:
+            return draft.start()
+        except OSError as error:
+            logger.warning("the draft cannot be started just now (%s); vLLM goes on", error)
+            return False
 
     def _final_code(self, code: int) -> int:
         if self._asked_by is not None and code in _ENDED_AS_ASKED:

@@ -240,6 +240,8 @@ v1/worker/gpu/states.py
     RequestState.req_id_to_index
     RequestState.total_len
     RequestState.all_token_ids
+v1/worker/gpu/buffer_utils.py
+    StagedWriteTensor.gpu
 v1/worker/gpu/input_batch.py
     InputBatch.num_reqs
     InputBatch.req_ids
@@ -247,6 +249,8 @@ v1/worker/gpu/input_batch.py
 v1/worker/gpu/spec_decode/rejection_sampler.py
     RejectionSampler.sampler
     RejectionSampler.num_speculative_steps
+distributed/parallel_state.py
+    GroupCoordinator.world_size
 config/model.py
     ModelConfig.use_fp64_gumbel
 """,

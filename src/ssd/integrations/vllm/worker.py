@@ -29,7 +29,7 @@ from ssd.integrations.vllm.contract import why_untested
 from ssd.integrations.vllm.drafting import Drafting, Result
 from ssd.integrations.vllm.fitting import checked_settings, installed_version, output_rank, worker_base
 from ssd.integrations.vllm.meter import Meter
-from ssd.integrations.vllm.opening import Opening
+from ssd.integrations.vllm.opening import Opening, hello_of
 from ssd.integrations.vllm.sessions import ScheduledStep, Sessions
 
 logger = logging.getLogger(__name__)
@@ -125,8 +125,15 @@ class SSDWorker(worker_base(current_platform)):  # type: ignore[misc]  # known o
             # With several steps in flight, vLLM asks for proposals before it has processed their tokens.
             logger.warning("nothing is drafted across pipeline stages: requests run plainly")
             return
+        try:
+            # Now, not in a step: loading a tokenizer takes long, and requests would wait for it.
+            hello = hello_of(self.vllm_config.model_config)
+        except Exception:
+            logger.exception("nothing is drafted: the target's tokenizer could not be loaded")
+            return
         opening = Opening(
             self.vllm_config,
+            hello,
             self._settings,
             self._rows,
             self._patch.noise,
