@@ -60,7 +60,7 @@ _ANSWERS = {
     # Kernels that only count cannot be compared with torch.
     "ssd.draft.server.kernel_checks.check_steps": (),
 }
-"""Of functions that ask for a real GPU."""
+"""What functions that need a real GPU return here, by their names."""
 
 Kernels = tuple[KernelWork, ...]
 
@@ -121,7 +121,7 @@ def _loaded(model: MadeUpShape, config: DraftConfig, capture: Capture) -> Loaded
 
 @contextmanager
 def _our_kernels(device: CountedDevice, pool: KVPool, shape: Shape) -> Iterator[None]:
-    """Kernels may run on the device, and are counted there with the bytes of their arguments."""
+    """Replaces launches of our kernels: `device` counts each, and the bytes of its arguments; none runs."""
     pools = {each.untyped_storage()._cdata for each in (pool.keys, pool.values)}
     block_tables = (shape.sequences + 1, shape.blocks)
 
@@ -147,9 +147,9 @@ def with_keys(kernels: Kernels, model: MadeUpShape, live: LiveRows) -> Kernels:
     slot = 2 * model.kv_heads * model.head_dim * torch.bfloat16.itemsize
     shape = AttentionShape(live.rows, NOT_KNOWN, LONGEST, model.heads, model.kv_heads, model.head_dim, 2)
     tiles = attention_tiles(shape, num_processors=_H100_PROCESSORS, is_hip=False, deterministic=False)
-    walks = live.sequences * -(-live.rows // (live.sequences * tiles.rows(shape.group)))
+    num_tiles = live.sequences * -(-live.rows // (live.sequences * tiles.rows(shape.group)))
     more = {
-        "attend": walks * (live.context + _NODES_SEEN) * slot,
+        "attend": num_tiles * (live.context + _NODES_SEEN) * slot,
         "write": live.rows * slot,
         "move": 2 * live.moves * model.layers * slot,
     }
@@ -157,7 +157,7 @@ def with_keys(kernels: Kernels, model: MadeUpShape, live: LiveRows) -> Kernels:
 
 
 def bytes_to_read(model: MadeUpShape, live: LiveRows) -> int:
-    """What a forward must read: the weights but for the embedding, and each sequence's keys once."""
+    """Bytes that a forward must read: weights without the embedding, and all keys and values once."""
     keys = live.sequences * live.context * 2 * model.layers * model.kv_heads * model.head_dim
     return (model.config.num_parameters + keys) * torch.bfloat16.itemsize
 
@@ -222,7 +222,7 @@ class RuledDraft:
         self.scheduler = DraftScheduler(self.forest, model, children, blocks, limits, clock=still)
         self._sessions = [self._opened(number, scene) for number in range(scene.batch)]
         self._n = 0
-        # Prompts, and then roots.
+        # The first step reads the prompts, the second the roots.
         self.step()
         self.step()
 

@@ -54,13 +54,13 @@ def attention_traffic(
     tiles = attention_tiles(demand, num_processors=num_processors, is_hip=False, deterministic=False)
     sequences = demand.num_sequences - 1
     each = demand.num_rows // sequences
-    walks = sequences * -(-each // tiles.rows(demand.group))
+    num_tiles = sequences * -(-each // tiles.rows(demand.group))
     slot = 2 * demand.num_kv_heads * demand.head_dim * demand.itemsize
     rows = demand.num_rows * demand.num_heads * demand.head_dim * demand.itemsize
     parts = 0
     if tiles.num_splits > 1:
         parts = tiles.num_splits * demand.num_rows * demand.num_heads * (demand.head_dim + 1) * _WORD
-    keys = walks * (num_keys + num_nodes) * slot
+    keys = num_tiles * (num_keys + num_nodes) * slot
     return Traffic(keys + rows + parts, rows + parts, 2 if parts else 1)
 
 

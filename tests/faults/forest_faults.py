@@ -131,15 +131,15 @@ FAULTS = [
     Fault(
         "end tokens have a future in the forest",
         f"{DRAFT}/tree/forest.py",
-        "found.exists & ~is_barren",
+        "found.exists & ~is_end",
         "found.exists",
         _FEW,
     ),
     Fault(
         "the forest guesses what the engine does not know",
         f"{DRAFT}/tree/forest.py",
-        "is_meant = exists & (tokens < tables.vocab[rows.sequence][:, None])",
-        "is_meant = exists",
+        "is_in_vocab = exists & (tokens < tables.vocab[rows.sequence][:, None])",
+        "is_in_vocab = exists",
         _KNOWN,
     ),
     Fault(

@@ -194,7 +194,7 @@ FAULTS = [
     Fault(
         "watchers hear of every draft",
         f"{DRAFT}/client/pool.py",
-        "        if was_alone:\n",
+        "        if is_only_one:\n",
         "        if True:\n",
         f"{_POOL}::test_whoever_watches_hears_of_the_first_and_the_last_only",
     ),

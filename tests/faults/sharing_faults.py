@@ -88,8 +88,8 @@ FAULTS = [
     Fault(
         "who came first keeps all trees",
         f"{DRAFT}/server/server.py",
-        "if not self._scheduler.has_tree and not self._evict(admission.for_tree(peer.tenant), _NO_SHARE):",
-        "if not self._scheduler.has_tree:",
+        "if not self._scheduler.has_free_tree and not self._evict(admission.for_tree(peer.tenant), _NO_SHARE):",
+        "if not self._scheduler.has_free_tree:",
         f"{_SHARING}::test_trees_are_shared_by_weight_and_who_had_to_go_comes_back",
     ),
     Fault(

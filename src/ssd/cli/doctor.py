@@ -41,7 +41,7 @@ def doctor(
     selftest: Annotated[
         bool,
         typer.Option(
-            "--selftest", help="Check kernels, captured steps, modes and speed instead; takes a minute."
+            "--selftest", help="Check kernels, captured steps, modes and speed, and show nothing else."
         ),
     ] = False,
     device: Annotated[str, typer.Option(help="Device of the self-test: auto, cpu, cuda:0 …")] = "auto",
@@ -121,8 +121,8 @@ def _selftest(
 def _form(kind: str) -> str:
     if kind == "cpu":
         return (
-            "a small form. Torch computes everything here; kernels run in Triton's interpreter, captured "
-            "steps are recordings, and neither says anything about a GPU's speed"
+            "a small form. On a CPU models compute with torch. Our kernels are checked in Triton's "
+            "interpreter, and captured steps as recordings, so no time says anything about a GPU's speed"
         )
     return "kernels and graphs as they run there"
 

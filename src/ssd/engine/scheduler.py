@@ -11,7 +11,7 @@ sequence advances in every step.
 
 Drafted tokens get blocks last, and for one step only: blocks that no known token of a running or newly
 admitted sequence needs. So no sequence is preempted for a draft. A cached prefix may be evicted for drafted
-tokens, but only once: the block is then free of cached tokens, and later drafts reuse it.
+tokens. Its blocks then hold no cached tokens, and later drafted tokens reuse them without evicting more.
 """
 
 from bisect import insort
@@ -34,15 +34,15 @@ class Scheduler:
     def __init__(self, limits: SchedulerLimits, block_manager: BlockManager) -> None:
         self.limits = limits
         self.max_num_further = limits.max_num_seqs
-        """How many running sequences may be beyond the oldest of their group."""
+        """Running sequences, at most, in addition to the oldest one of each group: the further ones."""
         self.max_moving_further = limits.max_num_seqs
-        """How many of these take part in a step while there are other groups."""
+        """Further sequences that one step computes, at most, while there are sequences of several groups."""
         self._blocks = block_manager
         self._waiting: list[Sequence] = []
         self._running: list[Sequence] = []
         self._sequences: dict[int, Sequence] = {}
         self._num_arrived = 0
-        self._decoding_stood_aside = False
+        self._prompt_ran_alone = False
         self._refusal = (-1, 0)  # the sequence last refused for lack of blocks, and how many were free then
 
     @property
@@ -56,7 +56,7 @@ class Scheduler:
     @property
     def decoding(self) -> list[Sequence]:
         """The sequences of the next step that have generated a token: those that can be drafted for."""
-        return [sequence for sequence in self._moving if sequence.is_decoding]
+        return [sequence for sequence in self._in_next_step if sequence.is_decoding]
 
     def forget_offers(self) -> None:
         """Drops drafted tokens that were not verified, because a step failed or left the sequence out."""
@@ -64,12 +64,12 @@ class Scheduler:
             sequence.offer()
 
     @property
-    def _moving(self) -> list[Sequence]:
+    def _in_next_step(self) -> list[Sequence]:
         """The sequences of the next step: the oldest of each group, and a limited number of others."""
         if self.max_moving_further >= len(self._running):
             return self._running
-        is_alone = len({each.group for each in self._sequences.values()}) == 1
-        room = len(self._running) if is_alone else self.max_moving_further
+        is_one_group = len({each.group for each in self._sequences.values()}) == 1
+        room = len(self._running) if is_one_group else self.max_moving_further
         moving, groups = [], set()
         for sequence in self._running:
             if sequence.group in groups:
@@ -98,30 +98,32 @@ class Scheduler:
         """
         preempted = self._secure_known_tokens()
         decoding = self.decoding
-        filling = _oldest_then_shortest([each for each in self._moving if not each.is_decoding])
+        filling = _oldest_then_shortest([each for each in self._in_next_step if not each.is_decoding])
         may_admit = not preempted and len(self._running) < self.limits.max_num_seqs
         spare = self.limits.max_num_batched_tokens - len(decoding)
-        # Drafts leave prompts half of the budget: a new user does not wait for drafted tokens.
+        # While prompts wait, drafted tokens get at most half of the budget, so prompts do not wait for them.
         draft_budget = spare // 2 if filling or (may_admit and self._waiting) else spare
-        rows, num_drafts = [], dict[int, int]()
+        rows, num_drafted = [], dict[int, int]()
         for sequence in decoding:
             rows.append(self._take_row(sequence, 1))
             count = min(len(sequence.drafted), draft_budget)
-            num_drafts[sequence.seq_id] = count
+            num_drafted[sequence.seq_id] = count
             draft_budget -= count
             spare -= count
         prompt_budget = spare if prompt_budget is None else min(spare, prompt_budget)
-        may_run_alone = not (rows and self._decoding_stood_aside)
+        may_run_alone = not (rows and self._prompt_ran_alone)
         batch = RowsToBe(rows, prompt_budget, prompt_budget, may_run_alone)
-        self._decoding_stood_aside = False
+        self._prompt_ran_alone = False
         if all(self._fill(sequence, batch) for sequence in filling) and may_admit:
             self._admit(batch)
         self._use_up(batch, num_decoding=len(decoding))
-        drafted = (self._with_drafts(row, num_drafts.get(row.sequence.seq_id, 0)) for row in batch.rows)
+        drafted = (self._with_drafts(row, num_drafted.get(row.sequence.seq_id, 0)) for row in batch.rows)
         return Schedule(tuple(drafted), tuple(preempted))
 
     def commit(self, row: ScheduledRow, new_tokens: Tokens[int]) -> None:
-        """Take in a row's outcome: accepted drafts and the target's own token; none if it does not sample.
+        """Add new tokens to a row's sequence: the accepted drafted ones and the target's own.
+
+        A row that does not sample has no new tokens.
 
         If a stop string cuts the new tokens short, pass only those before the cut, then call `finish`.
         """
@@ -179,7 +181,7 @@ class Scheduler:
 
     def _secure_known_tokens(self) -> list[Sequence]:
         """Give running sequences blocks for known tokens, oldest first; preempt the youngest if needed."""
-        # Not in commit: blocks of drafted tokens must be trimmed after a failed step too.
+        # `commit` does not do this: blocks of drafted tokens must be trimmed after a failed step too.
         fits = self._blocks.fits
         misfits = [each for each in self._running if not fits(each.seq_id, len(each.tokens))]
         for sequence in misfits:
@@ -234,7 +236,7 @@ class Scheduler:
             # in a row while others decode.
             if batch.may_run_alone:
                 batch.rows = [self._take_row(sequence, num_prompt_left)]
-                self._decoding_stood_aside = True
+                self._prompt_ran_alone = True
             return False
         if batch.budget > 0:
             is_chunked, num_wanted = (
@@ -249,7 +251,7 @@ class Scheduler:
         return batch.budget > 0
 
     def _use_up(self, batch: RowsToBe, *, num_decoding: int) -> None:
-        """Give the remaining budget to prompts that were computed in part, the oldest first."""
+        """Give the remaining budget to prompts that the step computes in part, in the order of rows."""
         for index in range(num_decoding, len(batch.rows)):
             row = batch.rows[index]
             batch.rows[index] = self._take_row(row.sequence, len(row.tokens) + batch.budget)

@@ -1,8 +1,8 @@
 """Prices the calls of a step on a device that was not measured, by the device's row in `data/hardware.toml`.
 
-Host and device run side by side. A call costs the host time to submit. What it asks for starts when it is
-submitted and all that was asked for before has ended. A call that waits holds the host until then. A step is
-priced as one of many: the time from one to the next counts.
+Host and device run side by side. The host takes time to submit a call. The device starts the call's work when
+the call is submitted and all earlier work has ended. A call that waits stops the host until the call's own
+work has ended. The price is in seconds, from the end of one step to the end of the next.
 
 Knows calls and a data sheet. Does not know models, torch, or where calls come from. Not in the price: work
 that a device does at the same time as other work, what its cache keeps, and how well a matrix product's shape
@@ -55,7 +55,7 @@ class StepPrice:
 
 
 def price(calls: Sequence[DeviceCall], device: Device, host: float) -> StepPrice:
-    """`host`: seconds of the host's own work in the step, which is divided as the calls have it."""
+    """`host`: seconds of the host's own work in the step, divided in proportion to `DeviceCall.host`."""
     driver = device.driver
     if driver is None:
         raise ValueError(f"{device.name} has no costs of calls: add them to its row in data/hardware.toml")
@@ -73,7 +73,7 @@ class _HostAndDevice:
     def __init__(self, device: Device, driver: DriverCosts) -> None:
         self._sheet, self._driver = device, driver
         self.host = self.device = self.busy = 0.0
-        """Until when each has work; and how long the device computes."""
+        """`host`, `device`: when each ends its work. `busy`: seconds that the device computes or copies."""
 
     def run(self, call: DeviceCall, scale: float) -> None:
         driver = self._driver

@@ -1,7 +1,8 @@
 """The engine's copies of all rolling trees: one table of arrays, kept in step by numbers, not by timing.
 
-Frames of nodes arrive when they arrive; verifications end when they end. A root advances the moment an
-outcome is there, without asking. A frame says which outcomes the draft had applied when it was made (`n`),
+Frames of nodes and outcomes of verifications may come in any order. When a verification ends, the mirror's
+root advances at once, without asking the draft.
+A frame says which outcomes the draft had applied when it was made (`n`),
 how long the text was then, and how many frames came before it (`number`): from these the mirror knows what
 to graft, what to drop and when something is missing. No sockets, no clock, no torch.
 
@@ -31,10 +32,10 @@ from ssd.draft.protocol.messages import (
 )
 
 UNNAMED = -1
-"""Id of a root of which the draft has said nothing."""
+"""Stands for the id of a root until the draft has sent that id."""
 
 SLOTS = 4096
-"""Far more than an honest draft has nodes under way: what is written over costs a guess."""
+"""Places for nodes of each sequence, far more than a draft fills. A node that is overwritten is only lost."""
 _RECENT = 1024
 """Tokens at the end of a text that a late frame may still have to follow."""
 _EMPTY = -2
@@ -48,11 +49,11 @@ class Knowledge(Enum):
     """What a mirror knows at the end of a verification, about what follows."""
 
     HIT = "hit"
-    """The next token, and at least one after it."""
+    """The text's last token is a node of the mirror, and that node has children."""
     LATE = "late"
-    """The draft has not said yet what may follow the text, or a token before its end: it is behind."""
+    """The draft is behind: it has sent no children of `root`, or `root` lies before the latest outcome."""
     UNKNOWN = "unknown"
-    """The draft said in time what may come next, and the decided token is not among it."""
+    """The draft sent children in time, and none of them is the decided token."""
     UNHEARD = "unheard"
     """The draft has said nothing of this sequence yet, or part of what it said is missing."""
 
@@ -300,7 +301,7 @@ class Mirrors:
         return found
 
     def _due(self, heads: NodesHeads) -> Bools:
-        """Which of the sequences are to be taken in. A gap tears."""
+        """Which sequences to take in. One whose previous frame is missing goes out of sync instead."""
         inside = heads.seq < len(self.epoch)
         seqs = np.where(inside, heads.seq, 0) if len(self.epoch) else heads.seq[:0]
         if not len(seqs):
@@ -342,7 +343,7 @@ class Mirrors:
         return bad
 
     def _place_roots(self, heads: NodesHeads) -> None:
-        """Where the draft's root lies nearer to the end of the text than what is known, it is known now.
+        """Moves a mirror's root to the draft's root, where that is nearer to the end of the text.
 
         After a miss the draft begins again from a root of its own; a whole tree brings its root too.
         """
@@ -367,7 +368,7 @@ class Mirrors:
         self.logprobs[place], self.counts[place] = part.logprobs, 0
         parents = parents[starts]
         above = offsets[starts] + (parents & (SLOTS - 1))
-        # Those of a parent that is not known belong to a lost branch: nothing leads to them.
+        # Nodes whose parent is not in the mirror belong to a lost branch: no path from the root reaches them.
         known = self.ids[above] == parents
         above, ends = above[known], np.append(starts[1:], len(ids))
         self.firsts[above] = ids[starts][known]
@@ -412,10 +413,10 @@ class Mirrors:
 
 
 class _View:
-    """The same memory, read and written number by number.
+    """The table's memory, for reading single numbers.
 
-    Frames and outcomes are of many sequences, and for them arrays are fast; a path follows a handful of
-    links, and for that an array's every access costs twenty times as much.
+    A frame or an outcome concerns many sequences, for which arrays are fast. A path follows a few links, and
+    reading one number from an array takes twenty times as long as from a memoryview.
     """
 
     def __init__(self, table: Mirrors) -> None:

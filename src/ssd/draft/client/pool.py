@@ -5,8 +5,8 @@ and their connections. The target reads where it waits anyway. Everything that m
 starting a process, closing) is done by `tend`, which the reconnect thread calls (client.py). `tend` reads
 only while the target is idle or the draft has not sent HELLO yet, so Python's lock never delays a launch.
 
-The session router (router.py) hears of every draft that is ready, lost, late or left. Of messages the pool
-reads STATS itself; the rest goes to `take`. Knows replicas, their loads and the router. Does not know
+The pool tells the session router (router.py) which drafts are ready, lost, late or removed. It handles STATS
+messages itself and passes all others to `take`. Knows replicas, their loads and the router. Does not know
 processes (connection.py does), trees or tokens.
 """
 
@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 _IDLE_SECONDS = 0.1
 """A target that has not read for this long is idle."""
 _FRAMES_WHILE_IDLE = 8
-"""Frames read at a time for an idle target, so that it waits for no more when it comes back."""
+"""Frames that `tend` reads at a time for an idle target. A target that comes back waits for these at most."""
 _TURN_SECONDS = 0.001
 """How long to wait for one of several drafts before reading the others."""
 _KEPT_SPANS = 256
@@ -96,7 +96,9 @@ class DraftPool:
     def last_loss(self) -> str:
         """Why there is no connection with any draft; empty while one is still looked for."""
         losses = [replica.last_loss for replica in self.replicas]
-        return losses[0] if losses and all(losses) else "" if losses else self._sources.problem()
+        if not losses:
+            return self._sources.problem()
+        return losses[0] if all(losses) else ""
 
     def start(self) -> None:
         """Starts the reconnect thread."""
@@ -234,16 +236,16 @@ class DraftPool:
         return num_heard
 
     def _greeted(self, replica: Replica, connection: Connection) -> None:
-        was_alone = len(self.ready) == 1
+        is_only_one = len(self.ready) == 1
         self.stats.num_connects += 1
         replica.note_hello()
         self.stats.num_ready = len(self.ready)
-        logger.info("speculation is on: %s drafts", connection.name)
+        logger.info("speculation is on, with the draft %s", connection.name)
         self._router.greeted(replica)
         if replica.is_on_trial:
             self._take_over()
         self.flush()
-        if was_alone:
+        if is_only_one:
             self._tell_watchers(is_there=True)
 
     def _drop(self, replica: Replica) -> None:
@@ -253,7 +255,7 @@ class DraftPool:
             return
         self._finished.append(connection)
         if replica.is_on_trial:
-            logger.warning("the draft is not replaced: %s", connection.reason)
+            logger.warning("the new draft was lost before it was ready: %s", connection.reason)
             self._finish([replica])
             if not any(each.is_on_trial for each in self.replicas):
                 self._end_trial()
@@ -320,7 +322,7 @@ class DraftPool:
         """A process that ends closes its socket first; its exit code is known a moment later."""
         reason = replica.source.is_broken()
         if reason and reason not in replica.last_loss:
-            logger.warning("why it was lost: %s", reason)
+            logger.warning("the draft was lost for this reason: %s", reason)
             replica.last_loss = reason
 
     def _relieve(self, replica: Replica) -> None:
@@ -337,8 +339,8 @@ class DraftPool:
         return any(each is not replica and not each.is_stalled for each in self.ready)
 
     def _follow_sources(self) -> None:
-        """Adds drafts that the sources name now; leaves those that they no longer name, once there is
-        another."""
+        """Adds drafts that the sources name now. Removes a draft that they no longer name: at once if it
+        is not ready, otherwise when another draft is ready."""
         current = self._sources.current()
         on_trial = self._trial.current() if self._trial is not None else ()
         with self.lock:

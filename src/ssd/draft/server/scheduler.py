@@ -87,11 +87,11 @@ class DraftScheduler:
             partial(self.tenants.prompt_tokens, limits.prefill_chunk),
         )
         self.admission = Admission(self._sessions, self._kv_blocks, self.ledger, self.tenants)
-        self._free = list(range(forest.shape.sequences, 0, -1))
+        self._free_rows = list(range(forest.shape.sequences, 0, -1))
         self._pending: dict[int, list[int]] = {}
         """By row: tokens of an outcome that are not applied yet."""
         self.is_starved = False
-        """A text lacks blocks and no session can grow: the caller must evict one."""
+        """No step is possible because sessions lack KV blocks: the caller must close a session."""
 
     @property
     def num_sessions(self) -> int:
@@ -112,11 +112,11 @@ class DraftScheduler:
     def open(self, session: DraftSession) -> None:
         """Opens a session and gives it a row. Raises OutOfTrees, OutOfBlocks or ValueError if that fails."""
         self._check_length(session)
-        if not self.has_tree:
+        if not self.has_free_tree:
             raise OutOfTrees
         # The lowest row: steps compute all rows up to the highest one in use.
-        num_computed = self._kv_blocks.allocate(self._free[-1], session)
-        session.enter(self.ledger, self._free.pop())
+        num_computed = self._kv_blocks.allocate(self._free_rows[-1], session)
+        session.enter(self.ledger, self._free_rows.pop())
         self._round_timer.enter(session.row)
         self._sessions[session.row] = session
         self.tenants.enter(session.row, session.tenant)
@@ -166,13 +166,13 @@ class DraftScheduler:
         self._edited.pop(row, None)
         self._truncating.discard(row)
         self._prefill.unread.discard(row)
-        insort(self._free, row, key=neg)
+        insort(self._free_rows, row, key=neg)
         self._forest.narrow(max(self._sessions, default=0))
 
     @property
-    def has_tree(self) -> bool:
+    def has_free_tree(self) -> bool:
         """Whether there is a tree for one more session."""
-        return bool(self._free)
+        return bool(self._free_rows)
 
     def advance(self, session: DraftSession, n: int, tokens: Sequence[int]) -> None:
         """Takes the `n`-th outcome of a session if it is the next one; a later call applies it to the tree.
@@ -227,7 +227,7 @@ class DraftScheduler:
 
     def check_integrity(self) -> None:
         self._kv_blocks.check_integrity(self._sessions)
-        if sorted([*self._free, *self._sessions]) != list(range(1, self._forest.shape.sequences + 1)):
+        if sorted([*self._free_rows, *self._sessions]) != list(range(1, self._forest.shape.sequences + 1)):
             raise RuntimeError("a row is both free and in use, or neither")
         self.tenants.check_integrity({row: each.tenant for row, each in self._sessions.items()})
         if np.flatnonzero(self.ledger.is_open).tolist() != sorted(self._sessions):
@@ -300,7 +300,7 @@ class DraftScheduler:
         forest.xp.load(forest.tables.steps_left, self._round_timer.steps_left())
 
     def _lay_runs(self) -> list[TokenRun]:
-        """Adds the rows of runs: tokens that followed the same n-gram earlier in a text (`find_runs`)."""
+        """Finds runs (`find_runs`), and adds a row to the step for each of their tokens."""
         forest = self._forest
         runs = find_runs(forest, self._sessions) if forest.shape.lookup else []
         forest.load_runs(runs)
@@ -342,7 +342,7 @@ class DraftScheduler:
 
 
 def find_runs(forest: Forest, texts: Texts) -> list[TokenRun]:
-    """Runs from roots that are read, then from the best node of each tree, while there is room."""
+    """Finds at most `lookup` tokens of runs, below roots that the step reads, then below best nodes."""
     xp, rows, shape = forest.xp, forest.rows, forest.shape
     attaches, is_read, home = xp.to_host(rows.attaches), xp.to_host(rows.is_read), xp.to_host(rows.home)
     own = shape.num_rows if xp.is_fixed else len(home)
@@ -356,7 +356,7 @@ def find_runs(forest: Forest, texts: Texts) -> list[TokenRun]:
             break
         sequence = int(home[row])
         session = texts[sequence]
-        # Not for drawn guesses: the time until a frame must not depend on the tokens in it.
+        # Sessions with ratio acceptance get no runs: a frame's time of arrival must not depend on its tokens.
         if session.draws:
             continue
         tokens = session.guess(paths.to(row), budget)

@@ -217,7 +217,7 @@ class DraftServer:
             longest = self._scheduler.max_model_len
             return [Close(message.seq, message.epoch, f"the draft's context ends at {longest} tokens")]
         admission = self._scheduler.admission
-        if not self._scheduler.has_tree and not self._evict(admission.for_tree(peer.tenant), _NO_SHARE):
+        if not self._scheduler.has_free_tree and not self._evict(admission.for_tree(peer.tenant), _NO_SHARE):
             return self._declined(peer, message, _NO_TREE)
         try:
             message = without_foreign_ends(message, peer.vocab_size)

@@ -8,8 +8,9 @@ work that there is.
 Rows that attach nothing write to scratch. `fresh` has the children for the targets: all that has to be copied
 to the host.
 
-A run is a guess by n-gram (ngram.py): rows below the first row of a tree, each a child of the last. The host
-decides them: for each row of a run, the row that it starts from, its place in the run, and its token. The
+A run is a chain of tokens guessed by n-gram (ngram.py), with a row for each token. It starts below the root
+or below the first row of its tree. The host chooses runs. For each row of a run it gives the row that the
+run starts from (`owner`), the place in the run (`place`), and the token. The
 part of a run that the model's children confirm becomes nodes; the rest is dropped. Rows of runs come after
 all others, those of one run together. Does not know models, logits or whole texts.
 """
@@ -71,9 +72,9 @@ def families(
     tokens, raws = chosen
     logprobs = calibrated(xp, known, tables.counts, raws, tables.calibration[rows.sequence])
     exists = raws > known.never
-    is_meant = exists & (tokens < tables.vocab[rows.sequence][:, None])
-    found = Families(tokens, raws, logprobs, is_meant)
-    if not xp.is_fixed and (is_meant == exists).all():
+    is_in_vocab = exists & (tokens < tables.vocab[rows.sequence][:, None])
+    found = Families(tokens, raws, logprobs, is_in_vocab)
+    if not xp.is_fixed and (is_in_vocab == exists).all():
         return found
     return _compacted(xp, known, found)
 
@@ -86,13 +87,13 @@ def _compacted(xp: Arrays, known: Constants, found: Families) -> Families:
     return Families(*(getattr(found, name)[places] for name in ("tokens", "raws", "logprobs", "exists")))
 
 
-def barren(tables: Tables, rows: TreeRows, found: Families) -> Array:
+def ends_text(tables: Tables, rows: TreeRows, found: Families) -> Array:
     """Which children [W, C] are end tokens: those are never processed."""
     return (found.tokens[:, :, None] == tables.ends[rows.sequence][:, None, :]).any(2)
 
 
 def attach_rows(
-    xp: Arrays, known: Constants, tables: Tables, rows: TreeRows, found: Families, is_barren: Array, ids: Ids
+    xp: Arrays, known: Constants, tables: Tables, rows: TreeRows, found: Families, is_end: Array, ids: Ids
 ) -> Array:
     """Writes the families to the trees. Returns `fresh` [W, …] as int32."""
     sequence, attaches = rows.sequence, rows.attaches
@@ -100,10 +101,10 @@ def attach_rows(
     home = xp.where(attaches, sequence, known.zero)
     _write_slots(xp, known, tables, rows, home, ids)
     tables.child_token[home, rows.slot] = tokens
-    tables.is_open[home, rows.slot] = found.exists & ~is_barren
+    tables.is_open[home, rows.slot] = found.exists & ~is_end
     tables.child_raw[home, rows.slot] = found.raws
     tables.child_value[home, rows.slot] = rows.value[:, None] + found.logprobs
-    # Last, because a run's node is a child of another row of this step, whose family was written above.
+    # Close the nodes of all rows last: the node of a run's row is in a family that was written above.
     gone = xp.where(attaches & ~rows.is_read, sequence, known.zero)
     tables.is_open[gone, rows.family, rows.rank] = known.no_flags[: len(gone)]
     read = xp.where(attaches & rows.is_read, sequence, known.zero)
@@ -271,7 +272,7 @@ class Forest:
         self.outcomes = OutcomeTable.of(xp, shape)
         self.usage = TenantUsage.of(xp, shape)
         self.is_shared = xp.is_fixed
-        """Whether `usage` is read. A fixed list of operations always reads it."""
+        """Whether `select` shares rows between tenants, by `usage`. Always true where shapes are fixed."""
         self.truncates = True
         """Whether any sequence has top_k, top_p or min_p. Set by the host."""
         self._known = Constants.of(xp, shape)
@@ -293,7 +294,7 @@ class Forest:
         self._path_buffer = xp.integers(sequences, shape.outcome + 1)
 
     def narrow(self, count: int) -> None:
-        """Restricts steps to the first `count` sequences, if the others are not in use."""
+        """Restricts steps to the first `count` sequences. The caller ensures that no other is in use."""
         if count != self._num_used:
             self._view, self._num_used = self.tables.leading(count), count
 
@@ -333,14 +334,14 @@ class Forest:
         """Adds children to the nodes of all rows that attach."""
         xp, known, tables, rows, runs = self.xp, self._known, self._view, self.rows, self.runs
         found = families(xp, known, tables, rows, chosen)
-        is_barren = barren(tables, rows, found)
+        is_end = ends_text(tables, rows, found)
         has_runs = len(runs.owner) > 0
         if has_runs:
-            rows = confirmed(xp, known, rows, found, is_barren, runs)
+            rows = confirmed(xp, known, rows, found, is_end, runs)
             ids = numbered_runs(xp, tables, rows, found, runs)
         else:
             ids = numbered(xp, tables, rows, found)
-        fresh = attach_rows(xp, known, tables, rows, found, is_barren, ids)
+        fresh = attach_rows(xp, known, tables, rows, found, is_end, ids)
         if self._policy.keeps_partings:
             self._write_partings(rows)
         if xp.is_fixed:

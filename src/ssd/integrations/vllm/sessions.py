@@ -32,14 +32,14 @@ class ScheduledStep:
     most_proposed: int
     """How many tokens vLLM lets be drafted for each request of the next step."""
     is_generating: bool
-    """Whether all rows generate: no prompt is computed, and no text again after a preemption."""
+    """Whether all rows generate: none computes a prompt, and none recomputes a preempted text."""
     started: float
 
 
 _NO_STEP = ScheduledStep(0, {}, 0, 0, is_generating=False, started=0.0)
 _STEP_NUMBERS = itertools.count(1)
-"""For all sessions of a process: a step of sessions that were closed is older than every request of new ones.
-"""
+"""One counter for all `Sessions` of a process. So a step of closed `Sessions` has a smaller number than the
+first step of each request of new `Sessions`."""
 
 
 @dataclass(slots=True)
@@ -98,7 +98,7 @@ class Sessions:
         drafted = scheduled.scheduled_spec_decode_tokens
         num_drafted = {request_id: len(tokens) for request_id, tokens in drafted.items()}
         num_rows = scheduled.total_num_scheduled_tokens
-        # A request that computes its prompt, or its text again, has more rows than drafted tokens and one.
+        # A generating request has one row more than drafted tokens. One that computes its text has more.
         num_generated = len(scheduled.num_scheduled_tokens) + sum(num_drafted.values())
         is_generating = not scheduled.scheduled_new_reqs and num_rows == num_generated > 0
         ended = self._clock()
@@ -159,9 +159,9 @@ class Sessions:
         return asked, paths
 
     def seqs(self, request_ids: Sequence[str]) -> list[int]:
-        """Where the device chooses tokens: reads the draft's messages; the `seq` of each request.
+        """Reads the draft's messages and returns the `seq` of each request, -1 for one that has none.
 
-        -1: it has none. Requires the lock of the client's pool.
+        For asynchronous V2, whose device chooses drafted tokens. Requires the lock of the client's pool.
         """
         self.speculator.take_in()
         return self.speculator.seqs(request_ids)
@@ -211,7 +211,7 @@ class Sessions:
         """A request that was not in the step before keeps its number: vLLM keeps its drafted tokens too."""
         for request_id, count in num_proposed.items():
             live = self._live.get(request_id)
-            # They were chosen before `step`: if it was opened in `step`, for an earlier session of its id.
+            # `count` is older than `step`. If `step` opened the request, an earlier session of its id had it.
             if live is not None and live.first_step < step.number:
                 live.num_proposed = count
 
@@ -220,7 +220,7 @@ class Sessions:
             self.speculator.forget(request_id)
 
     def _count(self, outcomes: Sequence[Verified], rounds: Sequence[Round], step: ScheduledStep) -> None:
-        causes = [how.cause for how in rounds]
+        causes = [round_.cause for round_ in rounds]
         tally = defaultdict[tuple[str, str], int](int)
         tally["rounds", ""], tally["spec_hits", ""] = len(outcomes), causes.count("hit")
         for cause in {*causes} - {"hit", "first"}:
