@@ -19,6 +19,7 @@ HELPERS = {
         "ruled",
         "sleeping",
     ),
+    "vllm_load",
     "vllm_worker",
 }
 TABLE = {"rows": 8, "name": str, "fast": False, "sizes": [1, 2], "at": None, "place:": str}
