@@ -124,7 +124,7 @@ class CountedDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @contextmanager
     def replaying(self, number: int) -> Iterator[None]:
-        """Of the graph of this number: one call, whatever is computed in here."""
+        """Counts a replay of this graph as one call, and nothing that is computed within it."""
         self._note("replay", f"graph {number}", tuple(self.graphs[number]))
         with self.unseen():
             yield
