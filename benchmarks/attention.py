@@ -12,6 +12,7 @@ from benchmarks.flags import parser
 from benchmarks.in_turns import best
 from ssd.attention.batch import BatchWriter
 from ssd.attention.inputs import Layout, PlainInput
+from ssd.attention.rotation import Rotation
 from ssd.attention.sdpa import DETERMINISTIC_KEY_TILE, SdpaBackend
 from ssd.kvcache.pool import KVPool, PoolShape
 
@@ -38,11 +39,11 @@ def main() -> None:
         row = PlainInput([0] * rows, options.context - rows, range(num_blocks), 0, generated=True)
         batch = BatchWriter(BLOCK, pool.scratch_slot).write([row], Layout((0,), rows))
         plan = backend.plan(batch)
-        queries, keys, values = (
-            torch.randn(rows, heads, HEAD_DIM).to(dtype) for heads in (HEADS, KV_HEADS, KV_HEADS)
-        )
+        projected = torch.randn(rows, HEADS + 2 * KV_HEADS, HEAD_DIM).to(dtype)
+        heads, values = torch.split(projected, [HEADS + KV_HEADS, KV_HEADS], dim=1)
+        rotation = Rotation.none(rows, HEAD_DIM, heads.device)
         planning = best(lambda batch=batch: backend.plan(batch), within=1.0)  # type: ignore[misc]
-        attending = best(lambda: plan.attend(0, queries, keys, values), within=1.0)
+        attending = best(lambda: plan.attend(0, heads, values, rotation), within=1.0)
         print(f"{rows:4} {1e3 * planning:9.2f} {1e3 * attending:9.2f}", flush=True)
 
 

@@ -6,7 +6,8 @@ Three runs of the real code:
   the kernels of each graph, and their bytes.
 - `counted_steps` plays rounds on tensors that have values, with a rule in place of the model and torch in
   place of kernels: which graphs a step replays, and all that it asks for beside them.
-- `host_seconds` plays the same rounds on the CPU's tensors, and leaves out what replays take.
+- `host_seconds` plays the same rounds twice on the CPU's tensors. The first run records what each step says;
+  in the second, replays do nothing and steps say it again, so the host's time is all that is left.
 
 Knows the draft's parts. Does not know prices.
 """
@@ -18,25 +19,25 @@ from dataclasses import dataclass, replace
 from typing import Any
 from unittest import mock
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 from triton.runtime.interpreter import InterpretedFunction
 from triton.runtime.jit import JITFunction
 
-from benchmarks.ruled import VOCAB, logits_after, outcome
+from benchmarks.ruled import VOCAB, RuledModel, device_steps, outcome
 from ssd.attention.choice import eager_backend
 from ssd.config import DraftConfig
 from ssd.draft.protocol.codec import encode
 from ssd.draft.protocol.messages import Open, Sampling, pack_ints
+from ssd.draft.server.device_steps import DeviceSteps, QueuedStep
 from ssd.draft.server.main import build_scheduler, shape_for
 from ssd.draft.server.scheduler import DraftScheduler, HostLimits
 from ssd.draft.server.session import DraftSession
-from ssd.draft.tree.arrays import TorchArrays
-from ssd.draft.tree.children import FixedChildren, SamplingNeeds
-from ssd.draft.tree.gpu import CapturedChildren, CapturedForest, CapturedModel
-from ssd.draft.tree.model import PrefillChunk
-from ssd.draft.tree.tables import Moves, Shape, Tables, TreeRows
+from ssd.draft.server.steps import StepInput
+from ssd.draft.tree.tables import Shape
 from ssd.kernels.tiles import NOT_KNOWN, AttentionShape, attention_tiles
 from ssd.kvcache.block_manager import BlockManager
 from ssd.kvcache.pool import KVPool
@@ -45,6 +46,7 @@ from ssd.runtime.capture import Capture, CudaGraphs, Replay, Work
 from ssd.runtime.eager import EagerRunner
 from ssd.runtime.loading import LoadedModel
 from ssd.selftest.made_up import MadeUpShape, loaded_model
+from ssd.selftest.recording import RunAgain
 from tests.runtime.counted_device import DEVICE, CountedDevice, size_of
 from tests.runtime.stand_in import StandInDevice
 from tests.still_clock import still
@@ -52,9 +54,10 @@ from tests.still_clock import still
 LLAMA_1B = MadeUpShape(16, 2048, 8192, 32, 8, 128_256, 64)
 LONGEST, LOOKAHEAD = 131_072, 8
 """Tokens of a text that the draft has room for; drafted tokens of a round."""
+_CPU = torch.device("cpu")
 _NUM_BLOCKS, _H100_PROCESSORS, _NODES_SEEN = 16_384, 132, 64
 
-_ANSWERS = {
+ANSWERS = {
     "ssd.kernels.trust.can_launch": True,
     "ssd.kernels.attention.is_hip": False,
     # Kernels that only count cannot be compared with torch.
@@ -93,20 +96,30 @@ class CountedStep:
 # The graphs, by their shapes.
 
 
-@torch.inference_mode()
 def graphs_of(model: MadeUpShape, config: DraftConfig) -> tuple[Shape, list[Kernels]]:
     """The draft's tables, and the kernels of its graphs in the order of their capture.
 
     Kernels of attention have no bytes for keys: these depend on the live rows.
     """
+    shape, device = _captured(model, config)
+    return shape, [tuple(each) for each in device.graphs]
+
+
+def peak_bytes(model: MadeUpShape, config: DraftConfig) -> int:
+    """The most memory that loading a model and capturing its steps takes, KV cache included."""
+    return _captured(model, config)[1].peak_bytes
+
+
+@torch.inference_mode()
+def _captured(model: MadeUpShape, config: DraftConfig) -> tuple[Shape, CountedDevice]:
     device = CountedDevice(keeps_values=False)
     gpu = StandInDevice(counts=device)
-    with device:
+    with device, _answered():
         loaded = _loaded(model, config, CudaGraphs(gpu))
         shape = shape_for(loaded, config)
         with _our_kernels(device, loaded.pool, shape):
             build_scheduler(loaded, shape, config, still)
-    return shape, [tuple(each) for each in device.graphs]
+    return shape, device
 
 
 def _loaded(model: MadeUpShape, config: DraftConfig, capture: Capture) -> LoadedModel:
@@ -123,21 +136,28 @@ def _loaded(model: MadeUpShape, config: DraftConfig, capture: Capture) -> Loaded
 def _our_kernels(device: CountedDevice, pool: KVPool, shape: Shape) -> Iterator[None]:
     """Replaces launches of our kernels: `device` counts each, and the bytes of its arguments; none runs."""
     pools = {each.untyped_storage()._cdata for each in (pool.keys, pool.values)}
-    block_tables = (shape.sequences + 1, shape.blocks)
+    sparse = ((shape.sequences + 1, shape.blocks), (shape.sequences + 1, LLAMA_1B.config.vocab_size + 1))
+    """Shapes of the tables of blocks and of seen tokens: a kernel touches the live rows' parts."""
 
     def run(kernel: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> None:
         given = {id(each): each for each in tree_leaves(args) if isinstance(each, Tensor)}
         read = [
             each
             for each in given.values()
-            if each.untyped_storage()._cdata not in pools and each.shape != block_tables
+            if each.untyped_storage()._cdata not in pools and each.shape not in sparse
         ]
         device.launch(kernel.fn.__name__, sum(map(size_of, read)))
 
     with ExitStack() as patches:
         for kind in (JITFunction, InterpretedFunction):
             patches.enter_context(mock.patch.object(kind, "run", run))
-        for name, answer in _ANSWERS.items():
+        yield
+
+
+@contextmanager
+def _answered() -> Iterator[None]:
+    with ExitStack() as patches:
+        for name, answer in ANSWERS.items():
             patches.enter_context(mock.patch(name, return_value=answer))
         yield
 
@@ -150,8 +170,10 @@ def with_keys(kernels: Kernels, model: MadeUpShape, live: LiveRows) -> Kernels:
     num_tiles = live.sequences * -(-live.rows // (live.sequences * tiles.rows(shape.group)))
     more = {
         "attend": num_tiles * (live.context + _NODES_SEEN) * slot,
-        "write": live.rows * slot,
+        "rotate_and_write": live.rows * slot,
         "move": 2 * live.moves * model.layers * slot,
+        # Of each row's sequence, how often each token was seen.
+        "edit_block": live.rows * (model.config.vocab_size + 1) * torch.int32.itemsize,
     }
     return tuple(replace(each, num_bytes=each.num_bytes + more.get(each.name, 0)) for each in kernels)
 
@@ -165,35 +187,12 @@ def bytes_to_read(model: MadeUpShape, live: LiveRows) -> int:
 # Rounds, by values.
 
 
-class RuledTensors:
-    """In place of a model: a rule for each row, and no keys."""
-
-    num_columns = VOCAB
-
-    def read(self, chunks: Sequence[PrefillChunk]) -> None:
-        pass
-
-    def logits(self, rows: TreeRows, tables: Tables) -> Tensor:
-        return logits_after(rows.token, errs=True)
-
-    def move(self, moves: Moves) -> None:
-        pass
-
-
-class TimedReplays:
-    """No graphs: a replay is the work, and its seconds are known."""
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
+class NoReplays(RunAgain):
+    """A replay does nothing."""
 
     def __call__(self, work: Work) -> Replay:
-        def replay() -> None:
-            started = time.thread_time()
-            work()
-            self.seconds += time.thread_time() - started
-
-        replay()
-        return replay
+        work()
+        return lambda: None
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,22 +208,15 @@ class RuledDraft:
     """A draft whose sequences all have the same parameters, in the middle of their texts."""
 
     def __init__(self, shape: Shape, scene: Scene, device: torch.device, capture: Capture) -> None:
-        self.forest = CapturedForest(TorchArrays(device), shape, "value", capture)
-        ruled: Any = RuledTensors()
-        model = CapturedModel(ruled, self.forest, capture)
-        plain, truncating = (
-            FixedChildren(shape.children, SamplingNeeds(samples=True, truncates=each), device=device)
-            for each in (False, True)
-        )
-        children = CapturedChildren(plain, truncating, model, self.forest, capture)
-        blocks = BlockManager(_NUM_BLOCKS, shape.block)
+        steps = device_steps(RuledModel(), shape, capture, device=device)
+        self.steps = steps
         limits = HostLimits(prefill_chunk=1 << 20, max_model_len=LONGEST)
-        self.scheduler = DraftScheduler(self.forest, model, children, blocks, limits, clock=still)
+        self.scheduler = DraftScheduler(steps, BlockManager(_NUM_BLOCKS, shape.block), limits, clock=still)
         self._sessions = [self._opened(number, scene) for number in range(scene.batch)]
         self._n = 0
-        # The first step reads the prompts, the second the roots.
-        self.step()
-        self.step()
+        # Prompts, roots, and a step for each that is in flight.
+        for _ in range(4):
+            self.step()
 
     def _opened(self, number: int, scene: Scene) -> DraftSession:
         prompt = [2 + (number * 5 + place * place) % (VOCAB - 2) for place in range(scene.context)]
@@ -272,10 +264,11 @@ def counted_steps(shape: Shape, scene: Scene, rounds: int = 3) -> tuple[CountedS
 
 
 def _counted(device: CountedDevice, draft: RuledDraft, scene: Scene, num_moves: int) -> CountedStep:
-    num_rows = draft.step()
+    draft.step()
     calls = tuple(device.calls)
-    sequences = draft.forest.rows.sequence.cpu().unique()
-    live = LiveRows(num_rows, int((sequences > 0).sum()), num_moves, scene.context)
+    sequences = draft.steps.latest.forest.rows.sequence.cpu()
+    live_rows = sequences[sequences > 0]
+    live = LiveRows(len(live_rows), len(live_rows.unique()), num_moves, scene.context)
     return CountedStep(live, calls)
 
 
@@ -292,14 +285,33 @@ def with_graphs(step: CountedStep, graphs: Sequence[Kernels], model: MadeUpShape
 
 def host_seconds(shape: Shape, scene: Scene, rounds: int) -> tuple[list[float], list[float]]:
     """The host's seconds of each step with outcomes, and of each after one."""
-    replays = TimedReplays()
-    draft = RuledDraft(shape, scene, torch.device("cpu"), replays)
+    said = list[NDArray[np.int32]]()
+    launch = DeviceSteps.launch
+
+    def record(steps: DeviceSteps, given: StepInput) -> QueuedStep:
+        launched = launch(steps, given)
+        said.append(launched.result.copy())
+        return launched
+
+    def repeat(steps: DeviceSteps, given: StepInput) -> QueuedStep:
+        launched = launch(steps, given)
+        launched.result[:] = next(again)
+        return launched
+
+    with mock.patch.object(DeviceSteps, "launch", record):
+        _timed_steps(RuledDraft(shape, scene, _CPU, RunAgain()), rounds)
+    again = iter(said)
+    with mock.patch.object(DeviceSteps, "launch", repeat):
+        return _timed_steps(RuledDraft(shape, scene, _CPU, NoReplays()), rounds)
+
+
+def _timed_steps(draft: RuledDraft, rounds: int) -> tuple[list[float], list[float]]:
     found: tuple[list[float], list[float]] = [], []
     for _ in range(rounds):
         for seconds, decides in zip(found, (True, False), strict=True):
-            replays.seconds, started = 0.0, time.thread_time()
+            started = time.thread_time()
             if decides:
                 draft.decide()
             draft.step()
-            seconds.append(time.thread_time() - started - replays.seconds)
+            seconds.append(time.thread_time() - started)
     return found

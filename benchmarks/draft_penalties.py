@@ -18,13 +18,10 @@ from torch import Tensor
 
 from benchmarks.flags import parser
 from benchmarks.in_turns import show_ratios, show_times, take_turns
-from benchmarks.ruled import BLOCK, CONTEXT, NUM_BLOCKS
+from benchmarks.ruled import BLOCK, CONTEXT, NUM_BLOCKS, host_steps
 from ssd.draft.protocol.messages import Open, Sampling, pack_ints
 from ssd.draft.server.scheduler import DraftScheduler, HostLimits
 from ssd.draft.server.session import DraftSession
-from ssd.draft.tree.arrays import NumpyArrays
-from ssd.draft.tree.children import LooseChildren
-from ssd.draft.tree.forest import Forest
 from ssd.draft.tree.model import PrefillChunk
 from ssd.draft.tree.tables import Moves, Shape, Tables, TreeRows
 from ssd.kvcache.block_manager import BlockManager
@@ -85,9 +82,7 @@ class Texts:
             first_tree_slot=NUM_BLOCKS * BLOCK,
         )
         self._scheduler = DraftScheduler(
-            Forest(NumpyArrays(), shape),
-            self._model,
-            LooseChildren(shape.children),
+            host_steps(self._model, shape),
             BlockManager(NUM_BLOCKS, BLOCK),
             HostLimits(1 << 20, CONTEXT),
             clock=lambda: 0.0,

@@ -4,9 +4,9 @@
 
 Nothing is measured on a GPU; the host's time is this machine's, of one thread. A step either begins with an
 outcome for every sequence, or follows one that did. `kernels`: all that the device runs, in `graphs` and
-beside them. `reads`: each makes the host wait, and so does each upload from memory that is not pinned.
-`moved`: bytes in the device's memory; `needed`: how many times the bytes that a forward must read (weights,
-and the sequences' keys once). `host`: ms of the host's own work, p50. The rest: ms from one step to the next.
+beside them. `moved`: bytes in the device's memory; `needed`: how many times the bytes that a forward must
+read (weights, and the sequences' keys once). `host`: ms of the host's own work, p50; replays take no time.
+The rest: ms from one step to the next.
 How it counts: `counted_step.py`.
 """
 
@@ -62,20 +62,9 @@ def main() -> None:
     options = parser(__doc__, FLAGS).parse_args()
     torch.set_num_threads(1)
     shape, graphs = graphs_of(LLAMA_1B, CONFIG)
-    names = (
-        "batch",
-        "sampling",
-        "step",
-        "kernels",
-        "graphs",
-        "uploads",
-        "reads",
-        "moved MB",
-        "needed",
-        "host",
-    )
-    print("| " + " | ".join((*names, *options.devices)) + " |")
-    print("| " + " | ".join(["--:", "---", "---", *["--:"] * (len(names) - 3 + len(options.devices))]) + " |")
+    names = (*COLUMNS, *options.devices)
+    print("| " + " | ".join(names) + " |")
+    print("| " + " | ".join(["--:", "---", "---", *["--:"] * (len(names) - 3)]) + " |")
     for batch in options.batch:
         for name, sampling in SAMPLINGS.items():
             scene = Scene(batch, options.context, sampling)

@@ -64,10 +64,11 @@ def attention_traffic(
     return Traffic(keys + rows + parts, rows + parts, 2 if parts else 1)
 
 
-def write_traffic(demand: AttentionShape) -> Traffic:
-    """One layer's."""
-    moved = 2 * demand.num_rows * demand.num_kv_heads * demand.head_dim * demand.itemsize
-    return Traffic(moved, moved, 1)
+def rotate_traffic(demand: AttentionShape) -> Traffic:
+    """One layer's: queries, keys and values, and the angles."""
+    each = demand.num_rows * demand.head_dim
+    moved = each * (demand.num_heads + 2 * demand.num_kv_heads) * demand.itemsize
+    return Traffic(moved + each * _WORD, moved, 1)
 
 
 def move_traffic(demand: AttentionShape, num_layers: int, num_slots: int) -> Traffic:
@@ -91,7 +92,7 @@ def children_traffic(num_rows: int, vocab_size: int, itemsize: int, count: int) 
 def kernels(step: tuple[int, ...], context: int) -> Iterator[tuple[str, Traffic]]:
     layers, heads, kv_heads, head_dim, vocabulary, sequences, rows, nodes = step
     demand = AttentionShape(sequences * rows, sequences + 1, context, heads, kv_heads, head_dim, 2)
-    yield "write", write_traffic(demand).times(layers)
+    yield "rotate", rotate_traffic(demand).times(layers)
     yield "attend", attention_traffic(demand, context, nodes, num_processors=PROCESSORS).times(layers)
     if nodes:
         yield "move 4", move_traffic(demand, layers, 4)

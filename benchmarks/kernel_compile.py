@@ -19,16 +19,23 @@ from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
 from ssd.draft.tree.arrays import TorchArrays
+from ssd.draft.tree.children import SAMPLED_CANDIDATES
+from ssd.draft.tree.device_news import NewBlocks
+from ssd.draft.tree.device_runs import RecentText, empty_paths
 from ssd.draft.tree.gpu import STEPS, FusedForest
+from ssd.draft.tree.gpu_rows import FusedEdits, FusedNewsWriter, FusedRunFinder
 from ssd.draft.tree.tables import Shape
 from ssd.integrations.vllm.device_trees import HEADS, empty_nodes, walk_nodes
+from ssd.kernels import rows
 from ssd.kernels.attention import PagedAttention, VisibleKeys
 from ssd.kernels.decide import decide_rows
-from ssd.kernels.kv import move_kv, write_kv
+from ssd.kernels.floors import floors_of
+from ssd.kernels.kv import move_kv
+from ssd.kernels.rope import rotate_and_write_kv
 from ssd.kernels.tiles import AttentionShape
 from ssd.kernels.vocabulary import children_of
 from ssd.kvcache.pool import NODES_PER_TREE
-from ssd.sampling.draws import Draws
+from ssd.sampling.draws import Draws, Truncation
 
 TARGETS = {
     "sm_80": GPUTarget("cuda", 80, 32),
@@ -45,17 +52,22 @@ class Model:
     num_heads: int
     num_kv_heads: int
     head_dim: int
+    hidden_size: int
+    intermediate_size: int
     vocab_size: int
     drafts: bool
 
 
 MODELS = {
-    "llama-3.1-70b": Model(64, 8, 128, 128_256, drafts=False),
-    "llama-3.2-1b": Model(32, 8, 64, 128_256, drafts=True),
-    "qwen3-32b": Model(64, 8, 128, 151_936, drafts=False),
-    "qwen3-0.6b": Model(16, 8, 128, 151_936, drafts=True),
+    "llama-3.1-70b": Model(64, 8, 128, 8192, 28_672, 128_256, drafts=False),
+    "llama-3.1-8b": Model(32, 8, 128, 4096, 14_336, 128_256, drafts=False),
+    "llama-3.2-3b": Model(24, 8, 128, 3072, 8192, 128_256, drafts=True),
+    "llama-3.2-1b": Model(32, 8, 64, 2048, 8192, 128_256, drafts=True),
+    "qwen3-32b": Model(64, 8, 128, 5120, 25_600, 151_936, drafts=False),
+    "qwen3-0.6b": Model(16, 8, 128, 1024, 3072, 151_936, drafts=True),
+    "qwen2.5-0.5b": Model(14, 2, 64, 896, 4864, 151_936, drafts=True),
 }
-_PAGE, _KEYS = 16, 4096
+_PAGE, _KEYS, _COLUMNS = 16, 4096, 2048
 _CUOBJDUMP = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
 
 
@@ -134,10 +146,17 @@ def figures(made: Any) -> tuple[int, int, int]:
 def cases(model: Model, *, few: bool) -> Iterator[tuple[str, Callable[[], object]]]:
     """Named launches: one sequence and many, alone, verified, in trees, in chunks."""
     counts = [(9, 1)] if few else [(1, 1), (1, 64), (5, 1), (9, 1), (17, 1), (17, 64), (512, 1)]
-    for rows, sequences in counts:
-        yield f"{sequences} × {rows} rows", lambda: attend(model, rows, sequences, deterministic=False)
-        yield f"{sequences} × {rows} rows, fixed", lambda: attend(model, rows, sequences, deterministic=True)
-    yield "write", lambda: write(model)
+    for num_rows, sequences in counts:
+        yield (
+            f"{sequences} × {num_rows} rows",
+            lambda: attend(model, num_rows, sequences, deterministic=False),
+        )
+        yield (
+            f"{sequences} × {num_rows} rows, fixed",
+            lambda: attend(model, num_rows, sequences, deterministic=True),
+        )
+    yield "rotate, write", lambda: rotate_and_write(model)
+    yield "norm, silu", lambda: between(model)
     yield "decide", lambda: decide(model)
     for num_steps in [4] if few else [1, 2, 4, 8]:
         yield f"walk, {num_steps} tokens", lambda: walk(num_steps)
@@ -148,8 +167,8 @@ def cases(model: Model, *, few: bool) -> Iterator[tuple[str, Callable[[], object
             yield f"trees, {width} × {number}", lambda: trees(width, number)
 
 
-def attend(model: Model, rows: int, sequences: int, *, deterministic: bool) -> None:
-    total = rows * sequences
+def attend(model: Model, num_rows: int, sequences: int, *, deterministic: bool) -> None:
+    total = num_rows * sequences
     demand = AttentionShape(
         total, sequences + 1, _KEYS, model.num_heads, model.num_kv_heads, model.head_dim, 2
     )
@@ -167,10 +186,19 @@ def attend(model: Model, rows: int, sequences: int, *, deterministic: bool) -> N
     PagedAttention(sight, demand, deterministic=deterministic).attend(queries, pool, pool)
 
 
-def write(model: Model) -> None:
+def rotate_and_write(model: Model) -> None:
     pool = _reals(model.num_kv_heads, _KEYS, model.head_dim)
-    fresh = _reals(1, model.num_heads + 2 * model.num_kv_heads, model.head_dim)[:, -model.num_kv_heads :]
-    write_kv(fresh, fresh, pool, pool, _integers(1))
+    projected = _reals(1, model.num_heads + 2 * model.num_kv_heads, model.head_dim)
+    heads, values = projected[:, : -model.num_kv_heads], projected[:, -model.num_kv_heads :]
+    angles = torch.zeros(1, 1, model.head_dim // 2)
+    rotate_and_write_kv(heads, values, angles, angles, pool, pool, _integers(1))
+
+
+def between(model: Model) -> None:
+    """What is computed for a row between linears."""
+    hidden = _reals(1, model.hidden_size)
+    rows.add_norm(hidden, hidden, hidden[0], 1e-5)
+    rows.silu_mul(_reals(1, 2 * model.intermediate_size))
 
 
 def move(model: Model) -> None:
@@ -208,6 +236,10 @@ def children(model: Model) -> None:
         children_of(logits, draws, None, 4, head_tokens)
         children_of(logits, draws, floors, 4, head_tokens)
     children_of(logits, draws, None, 8)
+    reals = torch.zeros(1, dtype=torch.float64)
+    largest, truncation = torch.zeros(1, SAMPLED_CANDIDATES), Truncation(reals, _integers(1), reals)
+    for each in (logits, logits.float()):
+        floors_of(each, largest, torch.zeros(1), truncation)
 
 
 def trees(width: int, number: int) -> None:
@@ -215,8 +247,20 @@ def trees(width: int, number: int) -> None:
     shape = Shape(1, width, rows=width + 128, lookup=width // 3, children=number, blocks=_KEYS // _PAGE)
     forest = FusedForest(TorchArrays(), shape, kernels=frozenset(STEPS))
     forest.select()
+    num_rows, cpu = shape.num_rows + shape.lookup, torch.device("cpu")
+    own, recent, paths = (
+        forest.rows.part(0, shape.num_rows),
+        RecentText.of(shape, cpu),
+        empty_paths(shape, num_rows, cpu),
+    )
+    FusedRunFinder(shape, cpu).find(forest.tables, own, recent, forest.runs, paths)
     forest.lay_runs()
-    size = (shape.num_rows + shape.lookup, number)
+    for head_tokens in (None, torch.arange(_COLUMNS)):
+        edits = FusedEdits(shape, _COLUMNS, head_tokens, cpu)
+        edits.apply(torch.zeros(num_rows, _COLUMNS), forest.tables, forest.rows, paths, recent)
+        new = NewBlocks(_integers(2), _integers(2), _integers(2, 2))
+        FusedNewsWriter(recent, edits).write(forest.tables, forest.outcomes, new)
+    size = (num_rows, number)
     forest.attach((_integers(*size), torch.zeros(size)))
     forest.apply()
 
@@ -229,8 +273,8 @@ def _reals(*size: int) -> Tensor:
     return torch.zeros(size, dtype=torch.bfloat16)
 
 
-def _draws(rows: int) -> Draws:
-    return Draws(_integers(rows), _integers(rows), torch.zeros(rows))
+def _draws(count: int) -> Draws:
+    return Draws(_integers(count), _integers(count), torch.zeros(count))
 
 
 def lines_of(target: str, names: Sequence[str], *, few: bool) -> Iterator[Line]:

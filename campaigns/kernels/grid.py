@@ -27,7 +27,7 @@ from campaigns.record import Record
 from ssd.draft.server.kernel_checks import ForestScene, check_steps
 from ssd.draft.tree.tables import Shape
 from ssd.kernels import tiles
-from ssd.runtime.kernel_checks import AttentionCase, CaseSequence, LogitsCase, check_kernels
+from ssd.runtime.kernel_checks import AttentionCase, CaseSequence, KernelCase, LogitsCase, check_kernels
 from tests.kernels.bfloat16 import bfloat16_computes
 
 CPU = torch.device("cpu")
@@ -36,7 +36,7 @@ LEAST_SPLIT, FIXED_SPLIT = 32, 64
 MOST_KEYS, MOST_ROWS, MOST_NODES, MOST_TOKENS = 150, 9, 100, 2100
 
 
-def scene_of(number: int) -> AttentionCase | LogitsCase:
+def scene_of(number: int) -> KernelCase:
     """Two of three are attention's."""
     rng = random.Random(f"scene {number}")
     return _words(rng) if number % 3 == 2 else _scene(rng)
@@ -94,7 +94,7 @@ def rounds_of(number: int) -> ForestScene:
     return ForestScene(shape, crowd=60 if slots > 60 else 0, seed=rng.randrange(10**6))
 
 
-def checked(scene: AttentionCase | LogitsCase | ForestScene) -> dict[str, Any]:
+def checked(scene: KernelCase | ForestScene) -> dict[str, Any]:
     """Of each kernel how far it is from its oracle; and whether all are near enough."""
     started = time.process_time()
     dtype = torch.float64 if isinstance(scene, ForestScene) else scene.dtype

@@ -17,6 +17,7 @@ from ssd.attention.paged import PagedBackend
 from ssd.attention.sdpa import DETERMINISTIC_KEY_TILE, QUERY_TILE, SdpaBackend
 from ssd.draft.client.proposals import path_to
 from ssd.kvcache.pool import NODES_PER_TREE, KVPool, PoolShape
+from tests.attention.attended import attended
 
 HEADS, KV_HEADS, HEAD_DIM, BLOCK, NUM_BLOCKS, NUM_TREES = 6, 2, 32, 4, 128, 3
 CPU = torch.device("cpu")
@@ -137,7 +138,7 @@ class Forward:
             torch.cat([tensor[piece.start :] for piece, tensor in zip(self.pieces, tensors, strict=True)])
             for tensors in (self.keys, self.values)
         ]
-        out: Tensor = made.plan(batch).attend(0, torch.cat(self.queries), *fresh)
+        out: Tensor = attended(made.plan(batch), 0, torch.cat(self.queries), *fresh)
         return [out[span.first : span.last] for span in batch.spans]
 
     def expected(self, index: int) -> Tensor:
@@ -291,4 +292,4 @@ def _write(pool: KVPool, slots: list[int], contents: list[Tensor]) -> None:
 def _attended(pool: KVPool, row: PlainInput, queries: Tensor, fresh: list[Tensor]) -> Tensor:
     backend = SdpaBackend(pool, HEADS, deterministic=True)
     batch = BatchWriter(BLOCK, pool.scratch_slot).write([row], Layout((0,), len(row.tokens)))
-    return backend.plan(batch).attend(0, queries, *fresh)
+    return attended(backend.plan(batch), 0, queries, *fresh)

@@ -12,6 +12,7 @@ from ssd.attention.backend import AttentionBackend
 from ssd.attention.batch import Batch, BatchWriter
 from ssd.attention.inputs import PlainInput
 from ssd.attention.paged import PagedBackend
+from ssd.attention.rotation import Rotation
 from ssd.attention.sdpa import SdpaBackend
 from ssd.kvcache.pool import KVPool, PoolShape
 from ssd.runtime.layout import packed_layout
@@ -62,10 +63,11 @@ def _storage(tensor: Tensor) -> int:
 def peak_of(backend: AttentionBackend, batch: Batch) -> int:
     """A layer's, its plan included."""
     num_rows = batch.num_rows
-    queries = torch.empty(num_rows, NUM_HEADS, HEAD_DIM, dtype=torch.bfloat16, device=META)
-    fresh = torch.empty(num_rows, NUM_KV_HEADS, HEAD_DIM, dtype=torch.bfloat16, device=META)
+    heads = torch.empty(num_rows, NUM_HEADS + NUM_KV_HEADS, HEAD_DIM, dtype=torch.bfloat16, device=META)
+    values = torch.empty(num_rows, NUM_KV_HEADS, HEAD_DIM, dtype=torch.bfloat16, device=META)
+    rotation = Rotation.none(num_rows, HEAD_DIM, META)
     with LiveBytes() as live:
-        backend.plan(batch).attend(0, queries, fresh, fresh.clone())
+        backend.plan(batch).attend(0, heads, values, rotation)
     return int(live.peak)
 
 

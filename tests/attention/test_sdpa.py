@@ -13,6 +13,7 @@ from ssd.attention.batch import Batch, BatchWriter
 from ssd.attention.inputs import Layout, PlainInput
 from ssd.attention.sdpa import DETERMINISTIC_KEY_TILE, QUERY_TILE, SdpaBackend
 from ssd.kvcache.pool import KVPool, PoolShape
+from tests.attention.attended import attended
 
 HEADS, KV_HEADS, HEAD_DIM, BLOCK = 6, 2, 32, 16
 CPU = torch.device("cpu")
@@ -66,7 +67,7 @@ class Sequences:
             parts = [tensors[index][start : start + count] for index, start, count in pieces]
             return torch.cat([*parts, torch.full((padding, *tensors[0].shape[1:]), 7.0).to(tensors[0].dtype)])
 
-        out = plan.attend(0, rows(self.queries), rows(self.keys), rows(self.values))
+        out = attended(plan, 0, rows(self.queries), rows(self.keys), rows(self.values))
         return [out[span.first : span.last] for span in batch.spans]
 
 

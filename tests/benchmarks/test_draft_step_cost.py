@@ -1,4 +1,4 @@
-"""What a draft step asks of a GPU is what docs/gpu.md says, and the count would see more."""
+"""What a draft step asks of a GPU is what docs/gpu-kernels.md says, and the count would see more."""
 
 from pathlib import Path
 
@@ -10,15 +10,16 @@ pytest.importorskip("triton")
 from benchmarks import counted_step, draft_step_cost
 from benchmarks.counted_step import LLAMA_1B, CountedStep, Kernels, Scene
 from benchmarks.draft_step_cost import CONFIG, KINDS, SAMPLINGS
-from ssd.draft.tree.children import ChosenChildren
-from ssd.draft.tree.gpu import CapturedForest
+from ssd.draft.server.device_steps import DeviceSteps, QueuedStep
+from ssd.draft.server.steps import StepInput
 from ssd.draft.tree.tables import Shape
 from ssd.planning.hardware import find_device
 from ssd.planning.step_price import price
+from ssd.selftest.recording import RunAgain
 from ssd.selftest.times import count_launches
 from tests.runtime.counted_device import DEVICE, CountedDevice
 
-PAGE = Path(__file__).parents[2] / "docs/gpu.md"
+PAGE = Path(__file__).parents[2] / "docs/gpu-kernels.md"
 Counted = tuple[Shape, list[Kernels]]
 
 
@@ -58,9 +59,11 @@ def forward_of(graphs: list[Kernels]) -> Kernels:
 
 
 def test_a_forward_has_the_launches_that_a_plan_counts(counted: Counted) -> None:
-    """Beside two conversions a layer, which float32 has not, and nine: the rows' own bits, tiles, logits."""
+    """From the embedding, cosines and sines, which are before the first norm, to the head."""
     per_layer, beside = count_launches()
-    assert len(forward_of(counted[1])) == LLAMA_1B.layers * (per_layer + 2) + beside + 9
+    names = [each.name for each in forward_of(counted[1])]
+    first, last = names.index("rms_norm") - 3, len(names) - names[::-1].index("linear")
+    assert last - first == LLAMA_1B.layers * per_layer + beside
 
 
 def test_weights_are_read_once(counted: Counted) -> None:
@@ -74,17 +77,17 @@ def test_weights_are_read_once(counted: Counted) -> None:
 def test_rows_on_the_device_are_those_on_the_cpu(counted: Counted) -> None:
     shape, _graphs = counted
     scene, device = Scene(2, 64, SAMPLINGS["greedy"]), CountedDevice()
-    capture = counted_step.TimedReplays()
-    here = counted_step.RuledDraft(shape, scene, torch.device("cpu"), capture)
+    here = counted_step.RuledDraft(shape, scene, torch.device("cpu"), RunAgain())
     with torch.inference_mode(), device:
-        there = counted_step.RuledDraft(shape, scene, DEVICE, counted_step.TimedReplays())
+        there = counted_step.RuledDraft(shape, scene, DEVICE, RunAgain())
     for _ in range(3):
         here.decide()
         found = here.step()
         with torch.inference_mode(), device:
             there.decide()
             assert there.step() == found
-            assert there.forest.rows.token.tolist() == here.forest.rows.token.tolist()
+            tokens = there.steps.latest.forest.rows.token.tolist()
+        assert tokens == here.steps.latest.forest.rows.token.tolist()
 
 
 def test_one_more_read_is_seen_and_costs(counted: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,14 +98,29 @@ def test_one_more_read_is_seen_and_costs(counted: Counted, monkeypatch: pytest.M
         return counted_step.with_graphs(counted_step.counted_steps(shape, scene)[1], graphs, LLAMA_1B)
 
     before = step()
-    attach = CapturedForest.attach
+    launch = DeviceSteps.launch
 
-    def reading(forest: CapturedForest, chosen: ChosenChildren) -> None:
-        attach(forest, chosen)
-        forest.tables.length[1].item()
+    def reading(steps: DeviceSteps, given: StepInput) -> QueuedStep:
+        launched = launch(steps, given)
+        steps.forest.tables.length[1].item()
+        return launched
 
-    monkeypatch.setattr(CapturedForest, "attach", reading)
+    monkeypatch.setattr(DeviceSteps, "launch", reading)
     after = step()
     assert len(after.of("read")) == len(before.of("read")) + 1
     h100 = find_device("h100")
     assert price(after.calls, h100, 0.0).seconds > price(before.calls, h100, 0.0).seconds + 5e-6
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+@pytest.mark.parametrize("batch", [1, 16])
+def test_a_step_uploads_once_and_waits_only_for_the_one_before(
+    counted: Counted, sampling: str, batch: int
+) -> None:
+    shape, _graphs = counted
+    for step in counted_step.counted_steps(shape, Scene(batch, 64, SAMPLINGS[sampling])):
+        [upload], [read], [wait] = step.of("upload"), step.of("read"), step.of("wait")
+        assert not upload.waits
+        assert not read.waits
+        assert wait.behind == 1
+        assert not step.of("launch")

@@ -20,8 +20,8 @@ BLIND = [
     BlindFault(
         "a draft's word about an earlier request of a row counts for its successor",
         "src/ssd/draft/client/router.py",
-        "session is not None and session.is_open and self._mirrors.epoch[seq] == epoch",
-        "session is not None and session.is_open",
+        "session is not None and session.replica is not None and self._mirrors.epoch[seq] == epoch",
+        "session is not None and session.replica is not None",
         "A late CLOSE ends the speculation of the request that has the row now.",
     ),
     BlindFault(

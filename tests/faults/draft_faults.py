@@ -272,7 +272,7 @@ RUNS = [
     ),
     Fault(
         "runs overstep the room of a tree",
-        f"{DRAFT}/server/scheduler.py",
+        f"{DRAFT}/server/host_steps.py",
         "tokens = tokens[: max(0, room)]",
         "tokens = tokens[:]",
         f"{_GROWN}::test_runs_keep_within_the_room_of_a_tree",
@@ -344,11 +344,11 @@ MESSAGES = [
         f"{_MESSAGES}::test_what_is_no_frame_is_refused",
     ),
     Fault(
-        "unknown fields are taken",
+        "unknown fields are refused",
         f"{DRAFT}/protocol/messages.py",
-        "frozen=True, forbid_unknown_fields=True, array_like=True)",
-        "frozen=True, array_like=True)",
-        f"{_MESSAGES}::test_what_is_no_frame_is_refused",
+        "frozen=True, omit_defaults=True)",
+        "frozen=True, omit_defaults=True, forbid_unknown_fields=True)",
+        f"{_MESSAGES}::test_fields_that_a_later_version_adds_are_ignored",
     ),
 ]
 
@@ -411,7 +411,7 @@ GROWER = [
     ),
     Fault(
         "prompts are read at once",
-        f"{DRAFT}/server/kv.py",
+        f"{DRAFT}/server/prefill.py",
         "count = min(most, budgets[tenant], lacking[row] - allotted.get(row, 0))",
         "count = lacking[row] - allotted.get(row, 0)",
         f"{_GROWN}::test_a_prompt_is_read_in_chunks",
@@ -531,4 +531,46 @@ GUESSES = [
     ),
 ]
 
-FAULTS = [*TREE, *SESSION, *MIRROR, *RUNS, *MESSAGES, *GROWER, *ATTENTION, *GUESSES]
+_IN_FLIGHT = "tests/draft/server/test_in_flight.py"
+_UPLOADS = (
+    "tests/benchmarks/test_draft_step_cost.py::test_a_step_uploads_once_and_waits_only_for_the_one_before"
+)
+STEPS_IN_FLIGHT = [
+    Fault(
+        "memory is rewritten while the device copies it",
+        f"{DRAFT}/server/device_steps.py",
+        "inputs.upload(number % (self.depth + 1))",
+        "inputs.upload(0)",
+        _UPLOADS,
+    ),
+    Fault(
+        "a second session is evicted while the first one's blocks are put to use",
+        f"{DRAFT}/server/scheduler.py",
+        "self.is_starved = lacks and not self._in_flight",
+        "self.is_starved = lacks",
+        f"{_IN_FLIGHT}::test_one_session_is_evicted_where_one_is_enough",
+    ),
+    Fault(
+        "a row's new tenant pays for the prompt of the one before",
+        f"{DRAFT}/server/tenants.py",
+        "beside[row] += count * demand.is_same[row]",
+        "beside[row] += count",
+        f"{_IN_FLIGHT}::test_a_row_that_changed_hands_costs_its_new_tenant_nothing",
+    ),
+    Fault(
+        "a step that was launched before blocks were taken over undoes it",
+        f"{DRAFT}/server/scheduler.py",
+        "np.maximum(ledger.num_computed, result.num_computed * is_known)",
+        "np.where(is_known, result.num_computed, ledger.num_computed)",
+        f"{_IN_FLIGHT}::test_a_text_that_took_over_anothers_blocks_goes_on_growing",
+    ),
+    Fault(
+        "prompts are read without a pause while trees should grow",
+        f"{DRAFT}/server/prefill.py",
+        "            self._owed = took\n",
+        "            self._owed = 0.0\n",
+        "tests/draft/server/test_prefill.py::test_trees_keep_growing_while_long_prompts_open",
+    ),
+]
+
+FAULTS = [*TREE, *SESSION, *MIRROR, *RUNS, *MESSAGES, *GROWER, *ATTENTION, *GUESSES, *STEPS_IN_FLIGHT]

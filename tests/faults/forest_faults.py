@@ -39,14 +39,14 @@ FAULTS = [
     ),
     Fault(
         "texts that begin alike are read beside each other",
-        f"{DRAFT}/server/kv.py",
+        f"{DRAFT}/server/prefill.py",
         "        if content in taken:\n            return False\n",
         "",
         "tests/draft/tree/test_readings.py::test_texts_that_begin_alike_and_open_together_are_read_once",
     ),
     Fault(
         "a long prompt waits for all shorter ones",
-        f"{DRAFT}/server/kv.py",
+        f"{DRAFT}/server/prefill.py",
         "return [*firsts, *((row",
         "return [*firsts[:0], *((row",
         "tests/draft/tree/test_readings.py::test_a_long_prompt_is_read_while_short_ones_keep_coming",
@@ -319,8 +319,8 @@ FAULTS = [
     ),
     Fault(
         "credit is the same however far away an engine is",
-        f"{DRAFT}/server/session.py",
-        "return max(CREDIT, _FRAMES_PER_LOOKAHEAD_TOKEN * lookahead)",
+        f"{DRAFT}/protocol/messages.py",
+        "return max(CREDIT, CREDIT_PER_LOOKAHEAD * lookahead)",
         "return CREDIT",
         "tests/draft/tree/test_grown.py::test_who_is_told_to_look_further_ahead_has_more_credit",
     ),
@@ -404,7 +404,7 @@ FAULTS = [
     Fault(
         "a text without blocks keeps its tree",
         f"{DRAFT}/server/scheduler.py",
-        "                    forest.tables.is_used[row] = False",
+        "                    self._steps.forest.tables.is_used[row] = False",
         "                    pass",
         _NO_BLOCKS,
     ),
@@ -432,8 +432,8 @@ FAULTS = [
     Fault(
         "a text that has gained more than the ring holds is read from the ring",
         f"{DRAFT}/server/scheduler.py",
-        "            self._prefill.unread.add(row)",
-        "            pass",
+        "            self._prefill.unread.add(row)\n            self._is_changed = True\n",
+        "            pass\n",
         f"{_GROWN}::test_a_text_that_has_gained_more_than_the_tables_remember_is_read_apart",
     ),
     Fault(

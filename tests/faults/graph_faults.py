@@ -12,14 +12,15 @@ _TILES = f"{_TEST}::test_where_tiles_are_fixed_prompts_have_their_own_and_are_no
 _MEMORY = "tests/runtime/test_memory.py"
 _FITS = f"{_MEMORY}::test_everything_fits_and_nothing_is_left_over"
 _DRAFT = "tests/draft/tree/test_captured.py::test_a_replay_is_the_work_itself"
+_GROWN = "tests/draft/tree/test_grown.py::test_children_equal_a_forward_from_scratch_after_any_outcomes"
 
 FAULTS = [
     Fault(
         "the graph of a draft forgets what truncation drops",
-        "src/ssd/draft/tree/gpu.py",
-        "self._replay_truncating if self._forest.truncates else self._replay_plain",
-        "self._replay_plain",
-        "tests/draft/tree/test_captured.py::test_a_replay_is_the_work_itself[0-recording-T=0.8 top_p=0.9]",
+        "src/ssd/draft/server/device_steps.py",
+        "step.choose[bool(self._truncating)]()",
+        "step.choose[False]()",
+        _GROWN,
     ),
     Fault(
         "a step goes into the graph of the bucket below",
@@ -184,16 +185,17 @@ FAULTS = [
     ),
     Fault(
         "the draft's accepted keys are not moved by its graph",
-        "src/ssd/draft/tree/gpu.py",
-        "self._replay_moves()",
-        "self._replay_moves",
-        f"{_DRAFT}[4-graphs-greedy]",
+        "src/ssd/draft/server/device_steps.py",
+        "        self._parts.model.move(forest.moves)\n",
+        "",
+        _GROWN,
     ),
     Fault(
         "children lie in memory that the draft's graphs share",
-        "src/ssd/draft/tree/gpu.py",
-        "        for table, values in zip(self._forest.chosen, found, strict=True):\n            table.copy_(values)",
-        "        self._forest.chosen = found",
+        "src/ssd/draft/server/device_steps.py",
+        "        for table, values in zip(self.chosen, found, strict=True):\n            # There are fewer where a "
+        "vocabulary is smaller than a family.\n            table[:, : values.shape[1]].copy_(values)",
+        "        self.chosen = found",
         f"{_DRAFT}[4-graphs-greedy]",
     ),
 ]

@@ -121,10 +121,24 @@ FAULTS = [
     ),
     Fault(
         "values are written where keys are meant",
-        f"{_SRC}/kv.py",
-        "tl.store(pool_values + spots, value, mask=is_head)",
-        "tl.store(pool_values + spots, key, mask=is_head)",
+        f"{_SRC}/rope.py",
+        "tl.store(pool_values + spot + whole",
+        "tl.store(pool_keys + spot + whole",
         f"{_SCENES}::test_a_write_touches_its_slots_alone",
+    ),
+    Fault(
+        "a row is rotated by the angles of another",
+        f"{_SRC}/rope.py",
+        "tl.load(sines + row * half + dims)",
+        "tl.load(sines + row // 2 * half + dims)",
+        _TEXTS,
+    ),
+    Fault(
+        "halves of a head are rotated the other way",
+        f"{_SRC}/rope.py",
+        "second * cos + first * sin",
+        "second * cos - first * sin",
+        _TEXTS,
     ),
     Fault(
         "a move leaves the values behind",
@@ -198,7 +212,7 @@ FAULTS = [
     ),
     Fault(
         "values that are no numbers are written as they are",
-        f"{_SRC}/kv.py",
+        f"{_SRC}/rope.py",
         'tl.where(tl.abs(wide) < float("inf"), wide, 0.0)',
         "wide",
         f"{_SCENES}::test_what_a_refused_token_left_reaches_no_other_row_of_its_tile[nan-FusedBackend]",

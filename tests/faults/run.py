@@ -102,6 +102,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="", help="faults with this word in their name, path or module")
     faults = all_faults(parser.parse_args().only)
+    if not faults:
+        print("no fault has this word in its name, path or module")
+        return 1
     with tempfile.TemporaryDirectory(prefix="ssd-faults-") as folder:
         workshop = Workshop(Path(folder))
         if not workshop.passes(list(dict.fromkeys(fault.test for fault in faults))):

@@ -8,14 +8,13 @@ import pytest
 import torch
 
 from ssd.draft.tree import gpu as fused_children
-from ssd.draft.tree.arrays import Arrays, NumpyArrays
+from ssd.draft.tree.arrays import Arrays, NumpyArrays, TorchArrays
 from ssd.draft.tree.children import GREEDY_CANDIDATES, FixedChildren, LooseChildren, SamplingNeeds
 from ssd.draft.tree.gpu import FusedChildren, children_on
 from ssd.draft.tree.tables import Shape, Tables
 from ssd.kernels import trust
 from ssd.sampling import gumbel_noise_at
 from ssd.sampling.murmur import murmur_noise
-from tests.draft.tree.far_arrays import FarArrays
 
 CPU = torch.device("cpu")
 SEQUENCES = torch.tensor([1, 1, 2, 3, 3, 0, 4, 4])
@@ -23,7 +22,7 @@ SEQUENCES = torch.tensor([1, 1, 2, 3, 3, 0, 4, 4])
 
 def tables_of() -> Tables:
     """A greedy sequence, a warm one, a truncated one, and one of vLLM's V2 runner; scratch is row 0."""
-    tables = Tables.of(FarArrays(), Shape(4, 4))
+    tables = Tables.of(TorchArrays(), Shape(4, 4))
     tables.kind[2:], tables.temperature[2], tables.temperature[3] = 1, 0.8, 1.3
     tables.seed[2:] = torch.tensor([77, -5, 9])
     tables.is_murmur[4] = True
@@ -60,7 +59,7 @@ def test_kernels_on_a_gpu_where_they_may_run(monkeypatch: pytest.MonkeyPatch) ->
         assert str(children_on(gpu, 3, None, truncates=False)) == kind
 
 
-@pytest.mark.parametrize("xp", [NumpyArrays(), FarArrays()], ids=["arrays", "tensors"])
+@pytest.mark.parametrize("xp", [NumpyArrays(), TorchArrays()], ids=["arrays", "tensors"])
 def test_a_sequence_of_vllm_is_ranked_by_the_noise_of_vllm(xp: Arrays) -> None:
     """Beside one with our noise, and at the position of the token that follows the row's."""
     tables, seeds, position = Tables.of(xp, Shape(2, 4)), [11, 12], 30

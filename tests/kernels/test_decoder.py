@@ -9,9 +9,11 @@ from ssd.attention.backend import AttentionBackend
 from ssd.attention.fused import FusedBackend
 from ssd.attention.inputs import Branches, PlainInput
 from ssd.attention.paged import PagedBackend
+from ssd.kernels import rows
 from ssd.kvcache.pool import KVPool, PoolShape
 from ssd.models.checkpoint import Checkpoint, open_checkpoint
 from ssd.models.decoder import DenseDecoder
+from ssd.models.row_math import RowMath
 from ssd.runtime.eager import EagerRunner
 from ssd.runtime.runner import forward
 from tests.tiny import write_checkpoint
@@ -31,7 +33,14 @@ def runner(checkpoint: Checkpoint, backend: str) -> EagerRunner:
         *(config.num_layers, config.num_kv_heads, config.head_dim, 8, 16, torch.float32, CPU, 16, 2)
     )
     pool = KVPool(shape)
-    model = DenseDecoder(config, checkpoint.weights(), num_positions=128, dtype=torch.float32, device=CPU)
+    row_math = None if backend == "paged" else RowMath(rows.add_norm, rows.silu_mul)
+    model = DenseDecoder(
+        *(config, checkpoint.weights()),
+        num_positions=128,
+        dtype=torch.float32,
+        device=CPU,
+        row_math=row_math,
+    )
     made: AttentionBackend = PagedBackend(pool)
     if backend != "paged":
         made = FusedBackend(pool, config.num_heads, deterministic=backend == "deterministic")
@@ -63,5 +72,5 @@ def test_logits_equal_those_of_the_torch_form(checkpoint: Checkpoint, backend: s
         ],
     ]
     ours, torchs = runner(checkpoint, backend), runner(checkpoint, "paged")
-    for rows in steps:
-        torch.testing.assert_close(forward(ours, rows), forward(torchs, rows), rtol=1e-4, atol=1e-4)
+    for step in steps:
+        torch.testing.assert_close(forward(ours, step), forward(torchs, step), rtol=1e-4, atol=1e-4)

@@ -9,7 +9,8 @@ from torch import Tensor
 from ssd.attention.batch import BatchWriter
 from ssd.attention.fused import FusedBackend
 from ssd.attention.inputs import Layout, PlainInput
-from ssd.kernels import tiles
+from ssd.attention.rotation import Rotation
+from ssd.kernels import rows, tiles
 from ssd.kvcache.pool import KVPool, PoolShape
 
 HEADS, KV_HEADS, HEAD_DIM, PAGE, LONG = 4, 2, 32, 16, 150
@@ -31,6 +32,8 @@ class Texts:
         count = 2 * LONG
         size = (count, HEADS + 2 * KV_HEADS, HEAD_DIM)
         self._projected = torch.randn(size, generator=generator).to(dtype)
+        self._angles = torch.randn(count, 1, HEAD_DIM // 2, generator=generator)
+        rotated = Rotation(self._angles.cos(), self._angles.sin()).apply(self._projected)
         per_text = -(-LONG // PAGE)
         self.blocks = [list(range(per_text)), list(range(2 * per_text, per_text, -1))]
         self.pool = KVPool(
@@ -39,9 +42,9 @@ class Texts:
         self._backend = FusedBackend(self.pool, HEADS, deterministic=deterministic)
         for text, blocks in enumerate(self.blocks):
             slots = [blocks[place // PAGE] * PAGE + place % PAGE for place in range(LONG)]
-            mine = self._projected[text * LONG : (text + 1) * LONG]
-            self.pool.keys[0][:, slots] = mine[:, HEADS : HEADS + KV_HEADS].transpose(0, 1)
-            self.pool.values[0][:, slots] = mine[:, HEADS + KV_HEADS :].transpose(0, 1)
+            of_text = slice(text * LONG, (text + 1) * LONG)
+            self.pool.keys[0][:, slots] = rotated[of_text, HEADS : HEADS + KV_HEADS].transpose(0, 1)
+            self.pool.values[0][:, slots] = self._projected[of_text, HEADS + KV_HEADS :].transpose(0, 1)
 
     def run(self, *pieces: tuple[int, int, int], width: int | None = None) -> list[Tensor]:
         """Of each (text, start, count) what its rows get; tables have at least `width` blocks."""
@@ -56,8 +59,9 @@ class Texts:
         layout = Layout(firsts, sum(counts), num_blocks=width)
         batch = BatchWriter(PAGE, self.pool.scratch_slot).write(rows, layout)
         places = [text * LONG + start + row for text, start, count in pieces for row in range(count)]
-        sizes = [HEADS, KV_HEADS, KV_HEADS]
-        out = self._backend.plan(batch).attend(0, *torch.split(self._projected[places], sizes, dim=1))
+        angles = self._angles[places]
+        heads, values = torch.split(self._projected[places], [HEADS + KV_HEADS, KV_HEADS], dim=1)
+        out = self._backend.plan(batch).attend(0, heads, values, Rotation(angles.cos(), angles.sin()))
         return list(torch.split(out, counts))
 
 
@@ -106,3 +110,17 @@ def test_without_it_splits_follow_the_tables() -> None:
     narrow, wide = texts.run((1, 149, 1))[0], texts.run((1, 149, 1), width=20)[0]
     torch.testing.assert_close(narrow, wide, rtol=1e-4, atol=1e-5)
     assert not torch.equal(narrow, wide)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_norms_and_activations_of_a_row_do_not_depend_on_other_rows(dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(4)
+    hidden, delta, gate_up = (torch.randn(9, 2 * 1100, generator=generator).to(dtype) for _ in range(3))
+    weight = torch.rand(2 * 1100, generator=generator).to(dtype)
+    added, normed = rows.add_norm(hidden, delta, weight, 1e-6)
+    activated = rows.silu_mul(gate_up)
+    for row in range(9):
+        alone = slice(row, row + 1)
+        found = rows.add_norm(hidden[alone], delta[alone], weight, 1e-6)
+        assert torch.equal(torch.cat(found), torch.cat((added[alone], normed[alone])))
+        assert torch.equal(rows.silu_mul(gate_up[alone]), activated[alone])

@@ -12,7 +12,14 @@ import torch
 from ssd.draft.server.kernel_checks import check_steps
 from ssd.kernels.kv import move_kv
 from ssd.kernels.tree_outcomes import fade
-from ssd.runtime.kernel_checks import AttentionCase, CaseSequence, LogitsCase, check_kernels
+from ssd.runtime.kernel_checks import (
+    AttentionCase,
+    CaseSequence,
+    KernelCase,
+    LogitsCase,
+    RowsCase,
+    check_kernels,
+)
 from ssd.selftest.kernels import ROUNDS
 from tests.faults.fault import Change
 from tests.faults.run import ROOT, faulty
@@ -25,7 +32,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 CPU = torch.device("cpu")
 
 
-def _scene(case: AttentionCase | LogitsCase) -> AttentionCase | LogitsCase:
+def _scene(case: KernelCase) -> KernelCase:
     """Without padding rows, which all write to the scratch slot; addresses do not depend on bfloat16."""
     case = replace(case, padding=0) if isinstance(case, AttentionCase) else case
     return replace(case, dtype=torch.float16) if case.dtype == torch.bfloat16 else case
@@ -90,6 +97,14 @@ def _attend() -> None:
     list(check_kernels(CPU, (AttentionCase(2, 1, 64, torch.float32, (CaseSequence(700, 2),)),)))
 
 
+def _texts() -> None:
+    list(check_kernels(CPU, (AttentionCase(4, 2, 16, torch.float32, (CaseSequence(3, 2),)),)))
+
+
+def _rows() -> None:
+    list(check_kernels(CPU, (RowsCase(2, 20, 1500, torch.float32),)))
+
+
 def _children() -> None:
     list(check_kernels(CPU, (LogitsCase(2, 2049),)))
 
@@ -152,6 +167,30 @@ MUTANTS = [
         _READS,
     ),
     _mutant(
+        "a path is read before all threads have written it",
+        "tree_runs.read_path",
+        "            tl.debug_barrier()\n",
+        "",
+        _steps,
+        _BACK,
+    ),
+    _mutant(
+        "exceptions are written beside the block",
+        "edits.edit_block",
+        "        tl.debug_barrier()\n",
+        "",
+        _steps,
+        _AGAIN,
+    ),
+    _mutant(
+        "tokens are counted without atomics",
+        "tree_news.write_news",
+        "tl.atomic_add(seen, tl.zeros([places], tl.int32) + 2, mask=is_token)",
+        "tl.store(seen, tl.load(seen, mask=is_token) + 2, mask=is_token)",
+        _steps,
+        _AGAIN,
+    ),
+    _mutant(
         "a row is written by its neighbour",
         "tree_rows.lay_row",
         "tl.store(rows.start + row, start)",
@@ -168,11 +207,43 @@ MUTANTS = [
         _TWO,
     ),
     _mutant(
+        "blocks share a mass",
+        "floors.weigh_block",
+        "tl.num_programs(1) + tl.program_id(1)",
+        "tl.num_programs(1) + tl.program_id(1) // 2",
+        _children,
+        _TWO,
+    ),
+    _mutant(
         "splits share a place",
         "attend.attend",
         "place_of_row += split.to(tl.int64) * num_rows * num_heads",
         "place_of_row += (split // 2).to(tl.int64) * num_rows * num_heads",
         _attend,
+        _TWO,
+    ),
+    _mutant(
+        "key heads share a place",
+        "rope.rotate_and_write",
+        "spot = kv_head * pool_head_stride",
+        "spot = kv_head // 2 * pool_head_stride",
+        _texts,
+        _TWO,
+    ),
+    _mutant(
+        "a norm reads back what it has written",
+        "rows.add_and_norm",
+        "wide = total.to(tl.float32)",
+        "wide = tl.load(added + spots, mask=is_place, other=0.0).to(tl.float32)",
+        _rows,
+        _BACK,
+    ),
+    _mutant(
+        "blocks of a row share a place",
+        "rows.silu_and_mul",
+        "tl.store(out + row * size + places,",
+        "tl.store(out + row * size + places % block,",
+        _rows,
         _TWO,
     ),
     _mutant(

@@ -193,7 +193,7 @@ def test_a_step_settles_with_what_was_proposed_for_it(runner_v2: Any) -> None:
     output = runner_v2.AsyncModelRunnerOutput()
     output.get_output = lambda: "tokens"
     settled = list[tuple[str, dict[str, int]]]()
-    read = world.patch.finish_step(output, lambda decided, counts: settled.append((decided, counts())))
+    read = world.patch.finish_step(output, lambda decided, counts: settled.append((decided, counts())), None)
     world.patch.prepare_step(scheduled())
     assert read.get_output() == "tokens"
     assert settled == [("tokens", {"a": 3})]

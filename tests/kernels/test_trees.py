@@ -5,18 +5,21 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from ssd.config import GrowthPolicyName
 from ssd.draft.server import kernel_checks
-from ssd.draft.server.kernel_checks import ForestScene, check_steps, scene_of, sound_kernels
+from ssd.draft.server.kernel_checks import CHECKED, ForestScene, check_steps, scene_of, sound_kernels
 from ssd.draft.server.main import shape_for
 from ssd.draft.tree.arrays import TorchArrays
-from ssd.draft.tree.forest import Forest
+from ssd.draft.tree.device_edits import DeviceEdits
+from ssd.draft.tree.device_runs import RecentText, RunFinder
+from ssd.draft.tree.forest import Forest, RunRows
 from ssd.draft.tree.gpu import STEPS, FusedForest, kernels_on
-from ssd.draft.tree.tables import Shape
+from ssd.draft.tree.gpu_rows import FusedEdits, FusedRunFinder, edits_on, run_finder_on
+from ssd.draft.tree.tables import Shape, Tables, TreeRows
 from ssd.kernels import trust
 from ssd.selftest.kernels import ROUNDS
-from tests.draft.tree.far_arrays import FarArrays
 
 CPU = torch.device("cpu")
 SHAPE = Shape(3, 4, rows=6, slots=20, children=3)
@@ -31,7 +34,7 @@ def nothing_failed_yet(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("rounds", ROUNDS, ids=str)
 def test_each_step_does_what_torch_does(rounds: ForestScene) -> None:
     findings = list(check_steps(CPU, (rounds,)))
-    assert [each.kernel for each in findings] == list(STEPS)
+    assert [each.kernel for each in findings] == list(CHECKED)
     assert [each for each in findings if not each.is_sound] == []
 
 
@@ -73,6 +76,40 @@ def seen_in(rounds: ForestScene, monkeypatch: pytest.MonkeyPatch) -> set[str]:
     return seen
 
 
+def test_the_rounds_have_runs_below_roots_and_below_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the check of runs would prove nothing. Some share the rows of runs."""
+    seen = set[str]()
+
+    class Seen(RunFinder):
+        def find(
+            self, tables: Tables, rows: TreeRows, recent: RecentText, runs: RunRows, paths: Tensor
+        ) -> None:
+            super().find(tables, rows, recent, runs, paths)
+            owners = runs.owner[runs.owner >= 0]
+            seen.update({"two runs"} if len(owners.unique()) > 1 else ())
+            seen.update("below a root" if each else "below a node" for each in rows.is_read[owners].tolist())
+            seen.update({"a long path"} if (paths >= 0).sum(1).max() > 3 else ())
+
+    monkeypatch.setattr(kernel_checks, "RunFinder", Seen)
+    list(check_steps(CPU, ROUNDS[:1]))
+    assert seen == {"two runs", "below a root", "below a node", "a long path"}
+
+
+def test_a_card_finds_runs_and_edits_by_kernels_where_they_may_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trust, "can_launch", lambda device: True)
+    meta = torch.device("meta")
+
+    def kinds(device: torch.device) -> tuple[type, type]:
+        return type(run_finder_on(SHAPE, device)), type(edits_on(SHAPE, 9, None, device))
+
+    assert kinds(meta) == (FusedRunFinder, FusedEdits)
+    assert kinds(CPU) == (RunFinder, DeviceEdits)
+    trust.leave_to_torch("runs", meta)
+    assert kinds(meta) == (RunFinder, FusedEdits)
+    trust.leave_to_torch("edits", meta)
+    assert kinds(meta) == (RunFinder, DeviceEdits)
+
+
 def test_room_is_for_all_the_steps_of_a_round() -> None:
     forest = with_children_of_roots(1)
     tables = forest.tables
@@ -101,7 +138,7 @@ def test_rows_go_round_among_tenants_and_new_texts_are_beside_them() -> None:
 
 def with_children_of_roots(*rows: int) -> FusedForest:
     """Trees of three nodes, which may all be processed."""
-    forest = FusedForest(FarArrays(), SHAPE, kernels=frozenset(STEPS))
+    forest = FusedForest(TorchArrays(), SHAPE, kernels=frozenset(STEPS))
     tables, root = forest.tables, SHAPE.root
     for row in rows:
         tables.is_live[row], tables.length[row], tables.num_computed[row] = True, 5, 5
@@ -111,14 +148,14 @@ def with_children_of_roots(*rows: int) -> FusedForest:
 
 def test_what_fails_is_torchs() -> None:
     assert kernels_on(CPU) == frozenset()
-    forest = FusedForest(FarArrays(), SHAPE)
+    forest = FusedForest(TorchArrays(), SHAPE)
     forest.apply()
     assert not hasattr(forest, "_fused")
 
 
 @pytest.mark.parametrize("policy", ["uniform", "geometric"])
 def test_fan_outs_select_and_attach_by_torch(policy: GrowthPolicyName) -> None:
-    assert FusedForest(FarArrays(), SHAPE, policy, frozenset(STEPS))._kernels == {"apply"}
+    assert FusedForest(TorchArrays(), SHAPE, policy, frozenset(STEPS))._kernels == {"apply"}
 
 
 def test_a_service_tries_its_own_shapes_and_leaves_what_fails(monkeypatch: pytest.MonkeyPatch) -> None:

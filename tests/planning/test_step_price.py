@@ -66,7 +66,7 @@ def test_a_gpu_has_sane_costs(name: str) -> None:
     ],
 )
 def test_steps_of_others_take_up_to_twice_their_price(model: str, num_kernels: int, measured: float) -> None:
-    """So does docs/gpu.md say how wrong a price may be. Their hosts are in what was measured."""
+    """So does docs/gpu-kernels.md say how wrong a price may be. Their hosts are in what was measured."""
     kernel = KernelWork("any", find_model(model).bytes_read / num_kernels)
     found = price([DeviceCall("replay", "graph", (kernel,) * num_kernels)], find_device("h100"), 0.0)
     assert 0.5 < found.seconds / measured < 0.8

@@ -12,6 +12,8 @@ nothing of streams or of how long a device takes.
 
 import math
 import time
+import weakref
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -23,6 +25,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from torch.utils._pytree import tree_leaves, tree_map
 
 from ssd.planning.step_price import CallKind, DeviceCall, KernelWork
+from ssd.runtime.gpu_device import Ended
 from ssd.selftest.recording import HOST_READS, name_of, tensors_of
 
 DEVICE = torch.device("meta")
@@ -77,8 +80,16 @@ class CountedDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Of these the one that is being captured."""
         self._is_unseen = False
         self._constructors = _Constructors(self)
+        self._num_marks = 0
+        self._num_holders = Counter[int]()
+        """By storage: tensors that are alive."""
+        self._num_bytes = self.peak_bytes = 0
+        """Bytes of the device that tensors hold, and the most that they held at a time."""
         self._pinned = list[Tensor]()
         """Memory of the host that copies need not stage. Kept, so that no other memory gets its address."""
+        self._pending = list[tuple[int, Tensor, Tensor]]()
+        """Of copies that the host does not know to have ended: marks before them, the memory that they copy
+        from, and what it held."""
         self.forget()
 
     def __enter__(self) -> "CountedDevice":
@@ -138,6 +149,20 @@ class CountedDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._is_unseen = False
             self._since = time.perf_counter()
 
+    def mark_end(self) -> "Mark":
+        self._num_marks += 1
+        return Mark(self, self._num_marks)
+
+    def waited(self, mark: int) -> None:
+        """The host has waited for all that was queued before this mark."""
+        self._note("wait", "mark", waits=True, behind=self._num_marks - mark)
+        for before, memory, held in self._pending:
+            if before < mark and not torch.equal(memory, held):
+                raise RuntimeError(
+                    "pinned memory was rewritten before the copy from it was known to have ended"
+                )
+        self._pending = [each for each in self._pending if each[0] >= mark]
+
     def launch(self, name: str, num_bytes: float) -> None:
         """A kernel that torch does not dispatch."""
         self._note("launch", name, (KernelWork(name, num_bytes, is_ours=True),))
@@ -165,7 +190,7 @@ class CountedDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if is_read:
             found = result.clone() if to_host else result
         else:
-            found = tree_map(lambda each: _wrapped(each, known), result)
+            found = tree_map(lambda each: self._wrapped(each, known), result)
         self._since = time.perf_counter()
         return found
 
@@ -174,7 +199,27 @@ class CountedDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if not self._is_unseen:
             self._note("upload", "tensor", num_bytes=values.nbytes, waits=True)
         with _disable_current_modes():
-            return DeviceTensor(values.to(self._holds))
+            return self._held(values.to(self._holds))
+
+    def _wrapped(self, value: Any, known: dict[int, DeviceTensor]) -> Any:
+        if not isinstance(value, Tensor):
+            return value
+        return known[id(value)] if id(value) in known else self._held(value)
+
+    def _held(self, tensor: Tensor) -> DeviceTensor:
+        made, home, size = DeviceTensor(tensor), _home(tensor), tensor.untyped_storage().nbytes()
+        self._num_holders[home] += 1
+        if self._num_holders[home] == 1:
+            self._num_bytes += size
+            self.peak_bytes = max(self.peak_bytes, self._num_bytes)
+        weakref.finalize(made, self._let_go, home, size)
+        return made
+
+    def _let_go(self, home: int, size: int) -> None:
+        self._num_holders[home] -= 1
+        if not self._num_holders[home]:
+            del self._num_holders[home]
+            self._num_bytes -= size
 
     def _inner(self, value: Any) -> Any:
         if isinstance(value, torch.device) and value == DEVICE:
@@ -209,6 +254,9 @@ class CountedDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]
         is_pinned = all(_home(each) in pinned for each in on_host) if on_host else not waits
         # The driver waits for a copy to memory that is not pinned, blocking or not.
         waits = waits or (is_read and not is_pinned)
+        if not is_read and is_pinned and not waits:
+            with _disable_current_modes():
+                self._pending += [(self._num_marks, each, each.clone()) for each in on_host]
         kind: CallKind = "read" if is_read else "upload"
         self._note(kind, name, num_bytes=num_bytes, waits=waits, is_pinned=is_pinned)
 
@@ -221,13 +269,24 @@ class CountedDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]
         num_bytes: int = 0,
         waits: bool = False,
         is_pinned: bool = False,
+        behind: int = 0,
     ) -> None:
         if self._graph is not None:
             self._graph.extend(kernels)
             return
         now = time.perf_counter()
-        self.calls.append(DeviceCall(kind, name, kernels, num_bytes, waits, is_pinned, now - self._since))
+        self.calls.append(
+            DeviceCall(kind, name, kernels, num_bytes, waits, is_pinned, behind, now - self._since)
+        )
         self._since = now
+
+
+class Mark(Ended):
+    def __init__(self, device: CountedDevice, number: int) -> None:
+        self._device, self._number = device, number
+
+    def wait(self) -> None:
+        self._device.waited(self._number)
 
 
 class _Constructors(TorchFunctionMode):
@@ -281,12 +340,6 @@ def _operations(name: str, args: Sequence[Any]) -> float:
 
 def _home(tensor: Tensor) -> int:
     return int(tensor.untyped_storage()._cdata)
-
-
-def _wrapped(value: Any, known: dict[int, DeviceTensor]) -> Any:
-    if not isinstance(value, Tensor):
-        return value
-    return known[id(value)] if id(value) in known else DeviceTensor(value)
 
 
 def _is_by_mask(name: str, args: Sequence[Any]) -> bool:

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ssd.runtime.gpu_device import Ended
 from ssd.selftest.recording import CaptureError, Recorder, Tape, name_of, tensors_of
 from tests.runtime.counted_device import CountedDevice
 
@@ -98,6 +99,10 @@ class StandInDevice:
                 recorder.undo()
         graph.number, graph.pool = number, pool
         graph.spoil()
+
+    def mark_end(self) -> Ended:
+        """Its work ends at once. A device that counts is told when the host waits for it."""
+        return Ended() if self.counts is None else self.counts.mark_end()
 
     def total_bytes(self) -> int:
         return self.total

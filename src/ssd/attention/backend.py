@@ -10,14 +10,16 @@ from ssd.attention.batch import Batch
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from ssd.attention.rotation import Rotation
+
 
 class AttentionPlan(Protocol):
     """One forward's attention, prepared once and used by every layer."""
 
-    def attend(self, layer: int, queries: "Tensor", keys: "Tensor", values: "Tensor") -> "Tensor":
-        """Stores keys and values, [rows, kv_heads, head_dim], then attends with queries,
-        [rows, heads, head_dim], and returns [rows, heads · head_dim]. Results of padding rows are
-        meaningless."""
+    def attend(self, layer: int, heads: "Tensor", values: "Tensor", rotation: "Rotation") -> "Tensor":
+        """Rotates `heads`: the queries and, after them, the keys, [rows, heads + kv_heads, head_dim]. Stores
+        keys and values, [rows, kv_heads, head_dim], then attends with the queries, and returns
+        [rows, heads · head_dim]. Results of padding rows are meaningless."""
         ...
 
 

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from ssd.attention.batch import Batch
+from ssd.attention.rotation import Rotation
 from ssd.kernels.attention import PagedAttention, VisibleKeys
-from ssd.kernels.kv import write_kv
+from ssd.kernels.rope import rotate_and_write_kv
 from ssd.kernels.tiles import NOT_KNOWN, AttentionShape
 from ssd.kvcache.pool import NODES_PER_TREE, KVPool
 
@@ -53,7 +54,7 @@ class FusedPlan:
     _slots: Tensor
     _attention: PagedAttention
 
-    def attend(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        pool_keys, pool_values = self._pool.keys[layer], self._pool.values[layer]
-        write_kv(keys, values, pool_keys, pool_values, self._slots)
-        return self._attention.attend(queries, pool_keys, pool_values)
+    def attend(self, layer: int, heads: Tensor, values: Tensor, rotation: Rotation) -> Tensor:
+        pools = self._pool.keys[layer], self._pool.values[layer]
+        queries = rotate_and_write_kv(heads, values, rotation.cos, rotation.sin, *pools, self._slots)
+        return self._attention.attend(queries, *pools)

@@ -11,6 +11,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from ssd.attention.batch import WORD, Batch
+from ssd.attention.rotation import Rotation
 from ssd.kvcache.pool import NODES_PER_TREE, KVPool
 
 
@@ -43,12 +44,14 @@ class PagedPlan:
     _sees: Tensor
     """[rows, keys]."""
 
-    def attend(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    def attend(self, layer: int, heads: Tensor, values: Tensor, rotation: Rotation) -> Tensor:
         pools = self._pool.keys[layer], self._pool.values[layer]
+        num_kv_heads, head_dim = values.shape[1:]
+        rotated = rotation.apply(heads)
+        queries, keys = rotated[:, :-num_kv_heads], rotated[:, -num_kv_heads:]
         for pool, fresh in zip(pools, (keys, values), strict=True):
             pool.index_copy_(1, self._own_slots, fresh.transpose(0, 1))
         num_rows, num_keys = self._sees.shape
-        num_kv_heads, head_dim = keys.shape[1:]
         hidden = ~self._sees.view(num_rows, 1, num_keys, 1)
         # Masking the scores is not enough: a weight of 0 times NaN is NaN.
         known, values_known = (

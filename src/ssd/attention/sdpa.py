@@ -27,6 +27,7 @@ from torch import Tensor
 
 from ssd.attention.batch import Batch, sees_nodes
 from ssd.attention.inputs import RowSpan
+from ssd.attention.rotation import Rotation
 from ssd.kvcache.pool import KVPool
 
 QUERY_TILE = 64
@@ -228,13 +229,15 @@ class SdpaPlan:
     _slot_of_row: Tensor
     _sequences: tuple[_SequencePlan, ...]
 
-    def attend(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    def attend(self, layer: int, heads: Tensor, values: Tensor, rotation: Rotation) -> Tensor:
+        num_kv_heads, rotated = values.shape[1], rotation.apply(heads)
+        queries, keys = rotated[:, :-num_kv_heads], rotated[:, -num_kv_heads:]
         # A masked NaN is still NaN: a rejected token's keys would reach rows that do not see them.
         keys, values = (torch.nan_to_num(each, nan=0.0, posinf=0.0, neginf=0.0) for each in (keys, values))
         self._pool.keys[layer].index_copy_(1, self._slot_of_row, keys.transpose(0, 1))
         self._pool.values[layer].index_copy_(1, self._slot_of_row, values.transpose(0, 1))
         num_rows, _, head_dim = queries.shape
-        grouped = queries.view(num_rows, self._pool.shape.num_kv_heads, -1, head_dim)
+        grouped = queries.view(num_rows, num_kv_heads, -1, head_dim)
         out = torch.zeros(grouped.shape, dtype=queries.dtype, device=queries.device)
         # One operation for all rows, since most tiles are a single row and calls take most of the time.
         query_of_row, out_of_row = grouped.unsqueeze(1).unbind(0), out.unsqueeze(1).unbind(0)

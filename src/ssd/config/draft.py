@@ -12,8 +12,12 @@ from ssd.config.schema import Setting
 GrowthPolicyName = Literal["value", "geometric", "uniform"]
 MAX_WIDTH = 64
 DEFAULT_WIDTH = 12
+_MOST_TREES = 256
+"""As many sequences as vLLM runs at a time by default. How many the draft takes follows from its rows."""
 MAX_CHILDREN = 8
 _MAX_NAME = 256
+_PREFILL_CHUNK = 2048
+"""Prompt tokens that a draft on a GPU reads at a time, at most."""
 _setting = partial(Setting, group="Drafting")
 
 
@@ -57,6 +61,9 @@ class DraftConfig:
     timeout: Annotated[
         float, _setting("Idle timeout of the connection to a draft, in seconds.", least=0.1, most=3600)
     ] = 10.0
+    pool_size: Annotated[
+        int, _setting("Drafts of a pool that a target uses at a time.", least=1, most=1000)
+    ] = 4
     keys: Annotated[str | None, _setting("Folder with this side's keys, for a draft on TCP.")] = None
 
     def __post_init__(self) -> None:
@@ -94,11 +101,13 @@ class DraftConfig:
             dtype=self.dtype or "auto",
             cores=self.cores,
             precision=self.precision,
+            is_draft=True,
             head=self.head,
             max_num_seqs=self.max_num_seqs or MAX_NUM_SEQS,
-            num_trees=self.max_num_seqs or MAX_NUM_SEQS,
+            num_trees=self.max_num_seqs or _MOST_TREES,
             least_trees=1,
             kv_cache_bytes=self.kv_cache_bytes,
+            step_rows=_PREFILL_CHUNK,
         )
 
 

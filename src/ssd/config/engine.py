@@ -13,6 +13,7 @@ from ssd.config.runner import (
     MAX_NUM_SEQS,
     PREFILL_TILE,
     DType,
+    Precision,
     RunnerConfig,
 )
 from ssd.config.schema import Setting
@@ -86,6 +87,10 @@ class EngineConfig:
 
     device: Annotated[str, _machine("Device: auto, cpu, cuda or cuda:N.")] = "auto"
     dtype: Annotated[DType, _machine("Number format of weights.")] = "auto"
+    precision: Annotated[
+        Precision,
+        _machine("int8 makes the model smaller and faster, and its tokens those of rounded weights."),
+    ] = "auto"
     cores: Annotated[tuple[int, ...], _machine("CPU cores to run on, such as 0,1 or 0-3.")] = ()
     deterministic: Annotated[bool, _machine("Give each request the same bits in any batch.")] = False
     decode_tile: Annotated[
@@ -173,6 +178,7 @@ class EngineConfig:
             model=self.model,
             device=self.device,
             dtype=self.dtype,
+            precision=self.precision,
             cores=self.cores,
             max_model_len=self.max_model_len,
             max_num_seqs=self.max_num_seqs,

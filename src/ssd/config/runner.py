@@ -5,7 +5,7 @@ from typing import Literal
 
 DType = Literal["auto", "bfloat16", "float16", "float32"]
 Precision = Literal["auto", "model", "int8"]
-"""Number format of a draft's weights: the model's own, or int8."""
+"""How matrices are held: in the model's number format, or in int8."""
 MAX_NUM_SEQS = 64
 BLOCK_SIZE = 16
 KV_CACHE_BYTES = 2 << 30
@@ -19,7 +19,8 @@ class RunnerConfig:
     dtype: DType = "auto"
     cores: tuple[int, ...] = ()
     precision: Precision = "model"
-    """int8 changes logits, so it is for drafts only, whose tokens are verified."""
+    is_draft: bool = False
+    """A draft's tokens are verified, so `auto` may round its weights."""
     head: int | None = None
     """Number of frequent tokens for which logits are computed; None: all. For drafts only."""
     max_model_len: int | None = None

@@ -10,7 +10,21 @@ import torch
 
 from ssd.kernels.language import can_launch
 
-Kernel = Literal["attention", "move", "decide", "children", "select", "attach", "apply"]
+Kernel = Literal[
+    "attention",
+    "norm",
+    "silu",
+    "move",
+    "decide",
+    "floors",
+    "children",
+    "select",
+    "runs",
+    "edits",
+    "attach",
+    "news",
+    "apply",
+]
 
 _failed: set[tuple[str, Kernel]] = set()
 """By type of device: a kernel that fails on one GPU is not used on any."""

@@ -100,9 +100,26 @@ class BlockManager:
         self._tables[seq_id] = table
         return num_cached
 
-    def num_lacking(self, tokens: Sequence[int], *, cache_key: str = "") -> int:
-        """Number of blocks that `allocate` would need for these tokens in addition to the free ones."""
-        return max(0, self._num_missing(tokens, self._match(tokens, None, cache_key)))
+    def content(self, seq_id: int, num_tokens: int) -> bytes | None:
+        """The digest of the committed block that ends after this many tokens; None if there is none."""
+        digests, (index, rest) = self._tables[seq_id].digests, divmod(num_tokens, self.block_size)
+        return None if rest or index >= len(digests) else digests[index]
+
+    def is_cached(self, content: bytes) -> bool:
+        """Whether a block with this digest is registered."""
+        return content in self._block_of
+
+    def num_only_of(self, seq_ids: Iterable[int]) -> int:
+        """Blocks that would be free if these sequences were freed: no others hold them."""
+        held = Counter(block for seq_id in seq_ids for block in self._tables[seq_id].blocks)
+        return sum(self._num_references[block] == count for block, count in held.items())
+
+    def num_lacking(self, tokens: Sequence[int], *, cache_key: str = "", num_kept: int = 0) -> int:
+        """Number of blocks that `allocate` would need for these tokens in addition to the free ones.
+
+        `num_kept` of the free blocks are kept for others.
+        """
+        return max(0, self._num_missing(tokens, self._match(tokens, None, cache_key)) + num_kept)
 
     def can_grow(self, seq_id: int, num_tokens: int) -> bool:
         return num_tokens <= self.max_coverable(seq_id)

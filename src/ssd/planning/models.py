@@ -54,9 +54,11 @@ def find_model(name: str, weights: Weights = "bf16") -> ModelSize:
     if weights not in get_args(Weights):
         raise ValueError(f"weights {weights!r}: use one of {', '.join(get_args(Weights))}")
     rows = built_in()
-    wanted = name.lower()
+    path = Path(name)
+    # A name on the hub, such as Qwen/Qwen3-8B, ends in the name of the table.
+    wanted = name.lower().rpartition("/")[2].removesuffix("-instruct")
     matches = [key for key in rows if key == wanted or key.endswith(f"-{wanted}")]
-    if matches:
+    if matches and not ("/" in name and path.exists()):
         row = rows[matches[0]]
         return ModelSize(
             matches[0],
@@ -67,7 +69,6 @@ def find_model(name: str, weights: Weights = "bf16") -> ModelSize:
             int(row["kv"]),
             weights,
         )
-    path = Path(name)
     if path.exists():
         return _from_config(path / "config.json" if path.is_dir() else path, weights)
     near = difflib.get_close_matches(wanted, rows, n=1, cutoff=0.4)

@@ -3,8 +3,8 @@
     seconds = max(bytes / bandwidth, operations / flops) + launches × their time + layers × two all-reduces
 
 No constant belongs to a device or a model. What is neither weights nor arithmetic (launches, norms,
-attention, sampling, what bandwidth is lost at the seams) is counted by launches: as many as our forward has,
-each as long as a published profile or a self-test says.
+attention, sampling, what bandwidth is lost at the seams) is counted by launches: as many as a self-test
+counts in our forward, each as long as it measured; without a self-test, those of a published profile.
 """
 
 from dataclasses import dataclass
@@ -13,8 +13,8 @@ from ssd.planning.hardware import Device, published_launch
 from ssd.planning.models import ModelSize
 from ssd.planning.times import Forward
 
-LAUNCHES_PER_LAYER = 20
-"""Of our decoder on our kernels, as `selftest/times.py` counts them; a test holds the two together."""
+_PROFILED_PER_LAYER = 20
+"""Launches that the published profile is divided by; ours are fewer."""
 _FREE_MEMORY = 0.9
 """Share of a device's memory for weights and KV cache."""
 
@@ -25,7 +25,7 @@ class Overheads:
 
     launch: float
     """Seconds per launch."""
-    per_layer: int = LAUNCHES_PER_LAYER
+    per_layer: int = _PROFILED_PER_LAYER
     beside: int = 0
     """Launches beside all layers; of a published step they are counted with these."""
     source: str = "a published profile of a step, host included"

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from ssd.models.weights import ProgressBar
-from ssd.runtime.gpu_device import GpuDevice
+from ssd.runtime.gpu_device import EndMark, GpuDevice
 
 Work = Callable[[], object]
 Replay = Callable[[], None]
@@ -22,6 +22,10 @@ class Capture(Protocol):
 
         Because the work runs, capture it while all its rows are padding.
         """
+        ...
+
+    def mark_end(self) -> EndMark:
+        """Marks the end of all work that was queued, replays included."""
         ...
 
 
@@ -46,6 +50,9 @@ class CudaGraphs:
         graph.replay()
         return graph.replay
 
+    def mark_end(self) -> EndMark:
+        return self._gpu.mark_end()
+
 
 class CaptureWithProgress:
     """A capture that advances a progress bar after each captured step."""
@@ -57,3 +64,6 @@ class CaptureWithProgress:
         replay = self._capture(work)
         self._bar.update(1)
         return replay
+
+    def mark_end(self) -> EndMark:
+        return self._capture.mark_end()

@@ -6,7 +6,8 @@
 import gc
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Protocol
+from functools import cached_property
+from typing import Any, Protocol
 
 import torch
 
@@ -15,9 +16,22 @@ class Graph(Protocol):
     def replay(self) -> None: ...
 
 
+class EndMark(Protocol):
+    """Marks the end of all work that was queued before it."""
+
+    def wait(self) -> None: ...
+
+
+class Ended:
+    """Marks the end of work that has ended, as all work of a CPU has."""
+
+    def wait(self) -> None:
+        pass
+
+
 class GpuDevice(Protocol):
     def side_stream(self) -> AbstractContextManager[object]:
-        """Runs the enclosed work on a separate stream, ordered after earlier and before later work."""
+        """Runs the enclosed work on the stream that captures, ordered after earlier and before later work."""
         ...
 
     def new_pool(self) -> object:
@@ -29,6 +43,8 @@ class GpuDevice(Protocol):
     def capturing(self, graph: Graph, pool: object) -> AbstractContextManager[object]:
         """Captures the enclosed work into the graph without running it; allocations come from the pool."""
         ...
+
+    def mark_end(self) -> EndMark: ...
 
     def total_bytes(self) -> int: ...
 
@@ -52,9 +68,15 @@ class CudaDevice:
     def __init__(self, device: torch.device) -> None:
         self._device = device
 
+    @cached_property
+    def _stream(self) -> torch.cuda.Stream:
+        # One for all captures, on this device: cuBLAS keeps a workspace for each stream that it has seen, and
+        # torch's own capture stream is that of the first device.
+        return torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
+
     @contextmanager
     def side_stream(self) -> Iterator[None]:
-        stream, current = torch.cuda.Stream(self._device), torch.cuda.current_stream(self._device)  # type: ignore[no-untyped-call]
+        stream, current = self._stream, torch.cuda.current_stream(self._device)
         stream.wait_stream(current)
         with torch.cuda.stream(stream):
             yield
@@ -68,8 +90,14 @@ class CudaDevice:
 
     @contextmanager
     def capturing(self, graph: Graph, pool: object) -> Iterator[None]:
-        with torch.cuda.device(self._device), torch.cuda.graph(graph, pool=pool):  # type: ignore[arg-type]
+        graphs: Any = torch.cuda.graph
+        with torch.cuda.device(self._device), graphs(graph, pool=pool, stream=self._stream):
             yield
+
+    def mark_end(self) -> EndMark:
+        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        torch.cuda.current_stream(self._device).record_event(event)
+        return _CudaMark(event)
 
     def total_bytes(self) -> int:
         return int(torch.cuda.mem_get_info(self._device)[1])
@@ -87,3 +115,11 @@ class CudaDevice:
         work()
         torch.cuda.synchronize(self._device)
         return int(torch.cuda.max_memory_allocated(self._device) - before)
+
+
+class _CudaMark:
+    def __init__(self, event: torch.cuda.Event) -> None:
+        self._event = event
+
+    def wait(self) -> None:
+        self._event.synchronize()

@@ -19,25 +19,40 @@ from ssd.attention.batch import Batch, BatchWriter
 from ssd.attention.fused import FusedBackend
 from ssd.attention.inputs import Branches, Layout, PlainInput
 from ssd.attention.paged import PagedBackend
+from ssd.attention.rotation import Rotation
+from ssd.kernels import rows
 from ssd.kernels.decide import decide_rows
+from ssd.kernels.floors import floors_of
 from ssd.kernels.kv import move_kv
 from ssd.kernels.language import can_launch
 from ssd.kernels.tiles import can_attend
 from ssd.kernels.trust import Kernel, leave_to_torch, may_run
 from ssd.kernels.vocabulary import children_of
 from ssd.kvcache.pool import NODES_PER_TREE, KVPool, PoolShape
+from ssd.models import row_math
+from ssd.models.config import ModelConfig
 from ssd.sampling import Draws, Truncation
 from ssd.sampling.murmur import murmur_noise
 from ssd.sampling.noise import noise_of_tokens
-from ssd.sampling.truncation import whole_floors
+from ssd.sampling.select import largest_values
+from ssd.sampling.truncation import candidate_floors, whole_floors
 from ssd.sampling.whole import decide_whole, scaled
 
 logger = logging.getLogger(__name__)
 
 BOUNDS = {torch.float32: 1e-5, torch.float16: 3e-3, torch.bfloat16: 2.5e-2}
 """Largest difference of attention from its torch form in float32, for inputs of order 1."""
-_SHARE_BOUND = 2e-5
 _INFINITE = float("inf")
+_SHARE_BOUND = 2e-5
+_CANDIDATES = 256
+_CUTS = (
+    (-_INFINITE, 0, 0.9),
+    (-_INFINITE, 40, 1.0),
+    (-2.0, 3, 1.0),
+    (-6.0, 50, 0.6),
+    (-_INFINITE, 0, 0.999999),
+)
+"""min_p as a logarithm, top_k and top_p. Random logits are so flat that the last one's floor is not found."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,23 +126,43 @@ class LogitsCase:
         return f"{self.num_rows} rows of {self.vocab_size}{cut}{', of a head' if self.head_tokens else ''}"
 
 
-def check_model(shape: PoolShape, num_heads: int, vocab_size: int, *, deterministic: bool) -> None:
-    """Replaces kernels that fail on the model's shapes by torch. Call it before the model's first step."""
+@dataclass(frozen=True, slots=True)
+class RowsCase:
+    """Rows between a decoder's linears."""
+
+    num_rows: int
+    hidden_size: int
+    intermediate_size: int
+    dtype: torch.dtype
+    seed: int = 0
+
+    def __str__(self) -> str:
+        name = str(self.dtype).removeprefix("torch.")
+        return f"{self.num_rows} rows of {self.hidden_size} and {self.intermediate_size}, {name}"
+
+
+KernelCase = AttentionCase | LogitsCase | RowsCase
+
+
+def check_model(shape: PoolShape, config: ModelConfig, *, deterministic: bool) -> None:
+    """Replaces kernels that fail on the model's shapes by torch. Call it before the model is made."""
     if can_launch(shape.device):
-        cases = cases_of(shape, num_heads, vocab_size, deterministic=deterministic)
+        cases = cases_of(shape, config, deterministic=deterministic)
         leave_failing_kernels_to_torch(shape.device, check_kernels(shape.device, cases))
 
 
-def check_kernels(
-    device: torch.device, cases: Iterable[AttentionCase | LogitsCase]
-) -> Iterator[KernelCheckResult]:
+def check_kernels(device: torch.device, cases: Iterable[KernelCase]) -> Iterator[KernelCheckResult]:
     """Compares each kernel with its torch form on each case."""
     for case in cases:
         if isinstance(case, AttentionCase):
             yield _checked("attention", case, _attention, device, BOUNDS[case.dtype])
             yield _checked("move", case, _move, device, 0.0)
+        elif isinstance(case, RowsCase):
+            yield _checked("norm", case, _norm, device, BOUNDS[case.dtype])
+            yield _checked("silu", case, _silu, device, BOUNDS[case.dtype])
         else:
             yield _checked("decide", case, _decide, device, 0.0)
+            yield _checked("floors", case, _floors, device, 0.0)
             yield _checked("children", case, _children, device, _SHARE_BOUND)
 
 
@@ -147,20 +182,23 @@ def leave_failing_kernels_to_torch(
     return frozenset(failed)
 
 
-def cases_of(
-    shape: PoolShape, num_heads: int, vocab_size: int, *, deterministic: bool
-) -> tuple[AttentionCase | LogitsCase, ...]:
-    """Cases with the model's heads, pages, number format and vocabulary: texts, and a tree if it has any."""
+def cases_of(shape: PoolShape, config: ModelConfig, *, deterministic: bool) -> tuple[KernelCase, ...]:
+    """Cases with the model's sizes, pages, number format and vocabulary: texts, and a tree if it has any."""
+    num_heads, vocab_size = config.num_heads, config.vocab_size
     heads = (num_heads, shape.num_kv_heads, shape.head_dim, shape.dtype)
     texts = (CaseSequence(300, 9), CaseSequence(0, 5), CaseSequence(70, 1))
     sequences = (*texts, CaseSequence(40, 12, 30)) if shape.num_trees and not deterministic else texts
-    logits = (LogitsCase(4, vocab_size), LogitsCase(3, vocab_size, truncates=True))
+    others = (
+        LogitsCase(4, vocab_size),
+        LogitsCase(3, vocab_size, truncates=True),
+        RowsCase(5, config.hidden_size, config.intermediate_size, shape.dtype),
+    )
     if not can_attend(num_heads, shape.num_kv_heads, shape.head_dim):
-        return logits
-    return AttentionCase(*heads, sequences, page=shape.block_size, deterministic=deterministic), *logits
+        return others
+    return AttentionCase(*heads, sequences, page=shape.block_size, deterministic=deterministic), *others
 
 
-_Case = TypeVar("_Case", AttentionCase, LogitsCase)
+_Case = TypeVar("_Case", AttentionCase, LogitsCase, RowsCase)
 
 
 def _checked(
@@ -240,21 +278,25 @@ def _tree(rng: random.Random, sequence: CaseSequence, tree_start: int) -> tuple[
 def _attention(case: AttentionCase, device: torch.device) -> float:
     batch, pool = batch_and_pool(case, device)
     generator = torch.Generator().manual_seed(case.seed + 1)
-    heads = case.num_heads + 2 * case.num_kv_heads
-    projected = torch.randn(batch.num_rows, heads, case.head_dim, generator=generator)
-    sizes = [case.num_heads, case.num_kv_heads, case.num_kv_heads]
+    sizes = [case.num_heads + case.num_kv_heads, case.num_kv_heads]
+    projected = torch.randn(batch.num_rows, sum(sizes), case.head_dim, generator=generator)
+    heads, values = torch.split(projected.to(device, case.dtype), sizes, dim=1)
+    angles = 3.0 * torch.randn(batch.num_rows, 1, case.head_dim // 2, generator=generator).to(device)
+    rotation, none = (
+        Rotation(angles.cos(), angles.sin()),
+        Rotation.none(batch.num_rows, case.head_dim, device),
+    )
     exact = KVPool(replace(pool.shape, dtype=torch.float32))
     exact.keys.copy_(pool.keys)
     exact.values.copy_(pool.values)
     fused = FusedBackend(pool, case.num_heads, deterministic=case.deterministic)
-    mine = projected.to(device, case.dtype)
-    got = fused.plan(batch).attend(1, *torch.split(mine, sizes, dim=1))
+    got = fused.plan(batch).attend(1, heads, values, rotation)
     moved = {name: getattr(batch, name).to(device) for name in _ON_DEVICE}
-    wanted = (
-        PagedBackend(exact).plan(replace(batch, **moved)).attend(1, *torch.split(mine.float(), sizes, dim=1))
-    )
-    rows = torch.cat([torch.arange(span.first, span.last) for span in batch.spans]).to(device)
-    gaps = (got.float() - wanted)[rows].abs()
+    plan = PagedBackend(exact).plan(replace(batch, **moved))
+    # Rotated in the model's number format: the kernel must store the same bits.
+    wanted = plan.attend(1, rotation.apply(heads).float(), values.float(), none)
+    real = torch.cat([torch.arange(span.first, span.last) for span in batch.spans]).to(device)
+    gaps = (got.float() - wanted)[real].abs()
     # Padding rows write to the scratch slot in any order; all other slots must be equal.
     is_stored = torch.ones(pool.shape.num_slots, dtype=torch.bool, device=device)
     is_stored[pool.scratch_slot] = False
@@ -287,6 +329,31 @@ def _move(case: AttentionCase, device: torch.device) -> float:
     return 0.0 if alike else _INFINITE
 
 
+def _norm(case: RowsCase, device: torch.device) -> float:
+    generator = torch.Generator().manual_seed(case.seed)
+    size = (2, case.num_rows, case.hidden_size)
+    # A row of zeros, and one whose squares a 16-bit format does not hold.
+    scales = torch.tensor([1.0, 0.0, 300.0]).repeat(case.num_rows)[: case.num_rows, None]
+    hidden, delta = (scales * torch.randn(size, generator=generator)).to(device, case.dtype)
+    weight = (0.5 + torch.rand(case.hidden_size, generator=generator)).to(device, case.dtype)
+    added, normed = rows.add_norm(hidden, delta, weight, 1e-5)
+    if not torch.equal(added, hidden + delta):
+        return _INFINITE
+    return _relative_gap(normed, row_math.add_norm(hidden, delta, weight, 1e-5)[1])
+
+
+def _silu(case: RowsCase, device: torch.device) -> float:
+    generator = torch.Generator().manual_seed(case.seed)
+    gate_up = 3.0 * torch.randn(case.num_rows, 2 * case.intermediate_size, generator=generator)
+    given = gate_up.to(device, case.dtype)
+    return _relative_gap(rows.silu_mul(given), row_math.silu_mul(given))
+
+
+def _relative_gap(found: Tensor, wanted: Tensor) -> float:
+    gaps = (found.float() - wanted.float()).abs() / wanted.float().abs().clamp_min(1.0)
+    return float(gaps.max()) if bool(gaps.isfinite().all()) else _INFINITE
+
+
 def _logits(case: LogitsCase, device: torch.device) -> tuple[Tensor, Draws, Tensor | None]:
     generator = torch.Generator().manual_seed(case.seed)
     size = (case.num_rows, case.vocab_size)
@@ -308,6 +375,22 @@ def _decide(case: LogitsCase, device: torch.device) -> float:
     """The number of tokens that differ."""
     logits, draws, floors = _logits(case, device)
     return float((decide_rows(logits, draws, floors) != decide_whole(logits, draws)).sum())
+
+
+def _floors(case: LogitsCase, device: torch.device) -> float:
+    """The largest difference of floors, over rows that are truncated in several ways."""
+    logits, draws, _ = _logits(case, device)
+    largest = largest_values(logits, min(_CANDIDATES, case.vocab_size)).float()
+    divisors, worst = torch.where(draws.temperatures == 0.0, 1.0, draws.temperatures), 0.0
+    ones = torch.ones(case.num_rows, dtype=torch.float64, device=device)
+    for log_min_p, top_k, top_p in _CUTS:
+        truncation = Truncation(log_min_p * ones, torch.full_like(draws.seeds, top_k), top_p * ones)
+        found = floors_of(logits, largest, draws.temperatures, truncation)
+        wanted = candidate_floors(scaled(largest, divisors), scaled(logits, divisors), truncation)
+        wanted = torch.where(draws.temperatures == 0.0, -torch.inf, wanted)
+        gap = torch.where(found == wanted, 0.0, (found - wanted).abs())
+        worst = max(worst, float(gap.max()))
+    return worst
 
 
 def _children(case: LogitsCase, device: torch.device) -> float:

@@ -13,7 +13,7 @@ from itertools import chain
 import torch
 
 from ssd.draft.server.kernel_checks import check_steps
-from ssd.runtime.kernel_checks import AttentionCase, CaseSequence, LogitsCase, check_kernels
+from ssd.runtime.kernel_checks import AttentionCase, CaseSequence, LogitsCase, RowsCase, check_kernels
 from ssd.selftest.kernels import ROUNDS
 
 FEW = (
@@ -21,6 +21,7 @@ FEW = (
     AttentionCase(4, 2, 64, torch.float16, (CaseSequence(20, 6, 10), CaseSequence(5, 2))),
     LogitsCase(3, 1500),
     LogitsCase(3, 1100, truncates=True),
+    RowsCase(2, 130, 200, torch.float16),
 )
 """Small cases: the interpreter is a thousand times slower than a GPU."""
 

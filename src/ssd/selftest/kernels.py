@@ -16,8 +16,10 @@ from ssd.kernels.trust import leave_to_torch
 from ssd.runtime.kernel_checks import (
     AttentionCase,
     CaseSequence,
+    KernelCase,
     KernelCheckResult,
     LogitsCase,
+    RowsCase,
     check_kernels,
 )
 from ssd.selftest.results import CheckResult
@@ -26,7 +28,7 @@ _PART = "kernels"
 _SECONDS = 240.0
 _HEADS = ((32, 8, 64), (64, 8, 128), (16, 8, 128))
 """Of Llama-3.2 1B, Llama-3.1 70B, Qwen3 0.6B."""
-SCENES: tuple[AttentionCase | LogitsCase, ...] = (
+SCENES: tuple[KernelCase, ...] = (
     AttentionCase(
         8, 2, 64, torch.float32, (CaseSequence(0, 5), CaseSequence(37, 1), CaseSequence(300, 9)), padding=3
     ),
@@ -41,6 +43,8 @@ SCENES: tuple[AttentionCase | LogitsCase, ...] = (
     LogitsCase(5, 2500),
     LogitsCase(4, 2049, truncates=True),
     LogitsCase(3, 1100, truncates=True, head_tokens=True),
+    RowsCase(4, 576, 1536, torch.float32),
+    RowsCase(3, 2304, 1100, torch.float16),
 )
 ROUNDS = (
     ForestScene(
@@ -66,7 +70,7 @@ ROUNDS = (
         seed=30,
     ),
 )
-GRID: tuple[AttentionCase | LogitsCase, ...] = (
+GRID: tuple[KernelCase, ...] = (
     *SCENES,
     *(
         AttentionCase(*heads, dtype, parts)
@@ -80,6 +84,11 @@ GRID: tuple[AttentionCase | LogitsCase, ...] = (
     ),
     LogitsCase(17, 128_256),
     LogitsCase(12, 151_936, truncates=True),
+    *(
+        RowsCase(17, *sizes, dtype)
+        for sizes in ((2048, 8192), (4096, 14_336), (1024, 3072))
+        for dtype in (torch.bfloat16, torch.float16)
+    ),
 )
 
 

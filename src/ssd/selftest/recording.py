@@ -15,6 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from ssd.runtime.capture import Replay, Work
+from ssd.runtime.gpu_device import Ended
 
 HOST_READS = ("_local_scalar_dense", "item", "is_nonzero", "equal", "nonzero", "masked_select", "_unique2")
 """Operations that make the host wait for a value or a shape."""
@@ -29,6 +30,9 @@ class CaptureError(RuntimeError):
 class RunAgain:
     """No capture: a replay calls the work."""
 
+    def mark_end(self) -> Ended:
+        return Ended()
+
     def __call__(self, work: Work) -> Replay:
         def replay() -> None:
             work()
@@ -39,6 +43,9 @@ class RunAgain:
 
 class Recording:
     """Records the operations that torch dispatches; a replay uses the same tensors."""
+
+    def mark_end(self) -> Ended:
+        return Ended()
 
     def __call__(self, work: Work) -> "Tape":
         with Recorder(None):

@@ -11,9 +11,11 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from ssd.attention.rotation import Rotation
 from ssd.bench.bare_forward import bare_forward
 from ssd.kernels.tiles import AttentionShape, attention_tiles
 from ssd.models.decoder import DecoderInput, DenseDecoder
+from ssd.models.row_math import RowMath
 from ssd.planning.hardware import Device, called_like
 from ssd.runtime.bandwidth import best_seconds
 from ssd.runtime.capture import CudaGraphs
@@ -136,11 +138,18 @@ def forward_result(
     return CheckResult("forwards", title, measured)
 
 
+_ONE_OPERATION_EACH = RowMath(
+    add_norm=lambda hidden, delta, weight, eps: (hidden, hidden + delta),
+    silu_mul=lambda gate_up: gate_up.chunk(2, dim=-1)[0].neg(),
+)
+"""As our kernels: one launch each."""
+
+
 class _NoAttention:
     """An attention plan that returns the queries: the kernels of attention are counted separately."""
 
-    def attend(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        return queries.reshape(len(queries), -1)
+    def attend(self, layer: int, heads: Tensor, values: Tensor, rotation: Rotation) -> Tensor:
+        return heads[:, : -values.shape[1]].flatten(1)
 
 
 def count_launches() -> tuple[int, int]:
@@ -148,7 +157,7 @@ def count_launches() -> tuple[int, int]:
     one_layer, two_layers = (_operations(layers) for layers in (1, 2))
     shape = AttentionShape(1, 2, 4096, TINY.heads, TINY.kv_heads, TINY.head_dim, 2)
     tiles = attention_tiles(shape, num_processors=132, is_hip=False, deterministic=False)
-    # One kernel writes keys and values, one attends, and one merges splits if there are several.
+    # One kernel rotates and writes, one attends, and one merges splits if there are several.
     attention = 3 if tiles.num_splits > 1 else 2
     return two_layers - one_layer + attention, 2 * one_layer - two_layers
 
@@ -161,6 +170,7 @@ def _operations(layers: int) -> int:
         num_positions=64,
         dtype=torch.float32,
         device=cpu,
+        row_math=_ONE_OPERATION_EACH,
     )
     numbers = torch.arange(4)
     tape = Recording()(lambda: model.logits(model.hidden(DecoderInput(numbers, numbers, _NoAttention()))))

@@ -5,6 +5,8 @@ Knows how a parent starts the process and how its parts are put together. Does n
 (loop.py).
 """
 
+import atexit
+import gc
 import logging
 import signal
 import sys
@@ -56,6 +58,8 @@ def engine_child(
 
 
 def main() -> int:
+    # At its end Python searches all objects for cycles, which takes a second after torch.
+    atexit.register(gc.freeze)
     addresses = Addresses(Path(sys.argv[1]))
     settings = msgspec.json.decode(sys.stdin.buffer.readline(), type=WorkerSettings)
     start_log("engine", settings.log_level, settings.log_format)

@@ -99,22 +99,33 @@ class ForestRunner:
         self._tokens, self._positions = np.full(size, -1), np.full(size, -1)
         self.num_forwards = 0
 
+    @property
+    def num_columns(self) -> int:
+        return self._texts.vocab
+
     def forward(self, rows: TreeRows, tables: Tables, chunks: Sequence[PrefillChunk]) -> Tensor:
+        self.read(chunks)
+        return self.logits(rows, tables)[rows.attaches]
+
+    def read(self, chunks: Sequence[PrefillChunk]) -> None:
+        for chunk in chunks:
+            places = range(chunk.start, chunk.start + len(chunk.tokens))
+            self._write([self._block_slot(chunk.blocks, p) for p in places], chunk.tokens, list(places))
+
+    def logits(self, rows: TreeRows, tables: Tables) -> Tensor:
+        """Of all rows; NaN for those that attach nothing."""
         self.num_forwards += 1
         columns = {name: _host(getattr(rows, name)) for name in TreeRows.__slots__}
         real = np.flatnonzero(columns["sequence"]).tolist()
         targets = columns["target"][real]
         if len(set(targets.tolist())) != len(real):
             raise AssertionError("two rows write one slot")
-        for chunk in chunks:
-            places = range(chunk.start, chunk.start + len(chunk.tokens))
-            self._write([self._block_slot(chunk.blocks, p) for p in places], chunk.tokens, list(places))
         self._write(targets, columns["token"][real], columns["position"][real])
         logits = torch.full((len(columns["token"]), self._texts.vocab), torch.nan)
         for row in real:
             if columns["attaches"][row]:
                 logits[row] = self._texts.logits(self._context(columns, _host(tables.blocks), row))
-        return logits if isinstance(rows.token, Tensor) else logits[columns["attaches"]]
+        return logits
 
     def move(self, moves: Moves) -> None:
         sources, targets = _host(moves.sources).ravel(), _host(moves.targets).ravel()

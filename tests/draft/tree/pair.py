@@ -10,19 +10,22 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from benchmarks.ruled import device_steps
 from ssd.config import GrowthPolicyName
 from ssd.draft.protocol.messages import Drawn, Open, TreePart
+from ssd.draft.server.host_steps import HostSteps
 from ssd.draft.server.scheduler import DraftScheduler, HostLimits
 from ssd.draft.server.session import DraftSession
+from ssd.draft.server.steps import Steps
 from ssd.draft.tree import apply
-from ssd.draft.tree.arrays import Arrays, NumpyArrays
-from ssd.draft.tree.children import ChildChooser, FixedChildren, LooseChildren, SamplingNeeds
+from ssd.draft.tree.arrays import NumpyArrays
+from ssd.draft.tree.children import LooseChildren
 from ssd.draft.tree.forest import Forest
 from ssd.draft.tree.tables import Shape
 from ssd.kvcache.block_manager import BlockManager
 from ssd.kvcache.pool import KVPool, PoolShape
+from ssd.selftest.recording import RunAgain
 from tests.draft.tree.contexts import ForestRunner, OracleRunner, Texts
-from tests.draft.tree.far_arrays import FarArrays
 from tests.draft.tree.oracle import calibration
 from tests.draft.tree.oracle.grower import Grower, GrowthLimits
 from tests.draft.tree.oracle.growth import growth_policy
@@ -90,19 +93,21 @@ class Pair:
             blocks=_BLOCKS_EACH,
             first_tree_slot=num_blocks * BLOCK,
         )
-        xp: Arrays = FarArrays() if setup.on_tensors else NumpyArrays()
-        self.forest = Forest(xp, shape, setup.policy)
-        children: ChildChooser = LooseChildren(setup.children, head)
-        if setup.on_tensors:
-            children = FixedChildren(setup.children, SamplingNeeds(samples=True, truncates=True), head)
         model = ForestRunner(texts, shape)
+        if setup.on_tensors:
+            steps: Steps = device_steps(
+                model, shape, RunAgain(), head_tokens=head, policy=setup.policy, depth=0, buckets=()
+            )
+        else:
+            forest = Forest(NumpyArrays(), shape, setup.policy)
+            steps = HostSteps(forest, model, LooseChildren(setup.children, head), head)
+        self.forest = steps.forest
+        # Capturing computes too.
+        model.num_forwards = 0
         self.scheduler = DraftScheduler(
-            self.forest,
-            model,
-            children,
+            steps,
             BlockManager(num_blocks, BLOCK, enable_prefix_caching=False),
             HostLimits(prefill_chunk=1 << 20, max_model_len=MAX_LEN),
-            head_tokens=head,
             # A forward takes a second, and nothing else does.
             clock=lambda: float(model.num_forwards),
         )

@@ -5,29 +5,31 @@ with it.
 """
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
 
+from benchmarks.ruled import device_steps
 from ssd.attention.inputs import PlainInput
 from ssd.attention.paged import PagedBackend
 from ssd.config import RunnerConfig
 from ssd.draft.protocol.messages import Open, Sampling, pack_ints
 from ssd.draft.server.frames import FrameBatch
+from ssd.draft.server.host_steps import HostSteps
 from ssd.draft.server.scheduler import DraftScheduler, HostLimits
 from ssd.draft.server.session import DraftSession
 from ssd.draft.tree.arrays import NumpyArrays
-from ssd.draft.tree.children import FixedChildren, LooseChildren, SamplingNeeds, likely_children
+from ssd.draft.tree.children import LooseChildren, likely_children
 from ssd.draft.tree.forest import Forest
 from ssd.draft.tree.model import ArraysModel, TensorsModel
 from ssd.draft.tree.tables import Shape
 from ssd.kvcache.block_manager import BlockManager
 from ssd.runtime.loading import LoadedModel, load_model
 from ssd.runtime.runner import forward
-from tests.draft.tree.far_arrays import FarArrays
+from ssd.selftest.recording import RunAgain
 from tests.still_clock import still
 
 BLOCK, MAX_LEN, VOCAB, END, LOOKAHEAD, CHUNK = 4, 200, 512, 1, 4, 16
@@ -66,19 +68,25 @@ def real_shape(
     )
 
 
-def real_scheduler(draft: LoadedModel, blocks: BlockManager, shape: Shape | None = None) -> DraftScheduler:
+def real_scheduler(
+    draft: LoadedModel,
+    blocks: BlockManager,
+    shape: Shape | None = None,
+    clock: Callable[[], float] = still,
+) -> DraftScheduler:
     """On arrays, as the service has it on a CPU."""
     shape = shape or real_shape(draft)
     limits = HostLimits(prefill_chunk=CHUNK, max_model_len=MAX_LEN)
     model, children = ArraysModel(draft.runner, draft.pool, shape), LooseChildren(shape.children)
-    return DraftScheduler(Forest(NumpyArrays(), shape), model, children, blocks, limits, clock=still)
+    steps = HostSteps(Forest(NumpyArrays(), shape), model, children)
+    return DraftScheduler(steps, blocks, limits, clock=clock)
 
 
 def real_tensors(draft: LoadedModel, blocks: BlockManager, shape: Shape) -> DraftScheduler:
     limits = HostLimits(prefill_chunk=CHUNK, max_model_len=MAX_LEN)
     model = TensorsModel(draft.runner.model, PagedBackend(draft.pool), draft.pool, shape, draft.runner)
-    children = FixedChildren(shape.children, SamplingNeeds(samples=True, truncates=True))
-    return DraftScheduler(Forest(FarArrays(), shape), model, children, blocks, limits, clock=still)
+    steps = device_steps(model, shape, RunAgain(), depth=0, buckets=())
+    return DraftScheduler(steps, blocks, limits, clock=still)
 
 
 class Reference:
@@ -110,7 +118,7 @@ class Bench:
         self.blocks = BlockManager(num_blocks or draft.pool.shape.num_blocks, BLOCK)
         make = real_tensors if on_tensors else real_scheduler
         self.scheduler = make(draft, self.blocks, self.shape)
-        self.forest = self.scheduler._forest
+        self.forest = self.scheduler._steps.forest
         self.sessions: dict[int, DraftSession] = {}
         self.texts: dict[tuple[int, int], Text] = {}
         """Of each node, by session and id: the text up to it."""

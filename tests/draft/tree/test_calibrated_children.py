@@ -5,12 +5,11 @@ import pytest
 import torch
 
 from ssd.draft.tree.apply import calibrated, learn
-from ssd.draft.tree.arrays import Arrays, NumpyArrays
+from ssd.draft.tree.arrays import Arrays, NumpyArrays, TorchArrays
 from ssd.draft.tree.tables import BINS, KINDS, RANKS, Constants, Shape
 from ssd.sampling import SamplingParams
 from ssd.sampling.draws import Truncation
 from ssd.sampling.truncation import candidate_floors, whole_floors
-from tests.draft.tree.far_arrays import FarArrays
 from tests.draft.tree.oracle.calibration import Calibration, Observation
 
 CUTS = (
@@ -44,7 +43,7 @@ def test_a_row_that_is_forbidden_throughout_has_no_floor() -> None:
     assert candidate_floors(scores[:, :8], scores, truncation).item() == -torch.inf
 
 
-@pytest.mark.parametrize("xp", [NumpyArrays(), FarArrays()], ids=["arrays", "tensors"])
+@pytest.mark.parametrize("xp", [NumpyArrays(), TorchArrays()], ids=["arrays", "tensors"])
 def test_what_is_learned_one_by_one_fades_as_it_does_today(xp: Arrays) -> None:
     known, today = Constants.of(xp, Shape(1, 4)), Calibration()
     counts = xp.exacts(2, KINDS * RANKS * BINS)

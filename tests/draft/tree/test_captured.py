@@ -2,13 +2,13 @@
 
 import gc
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from benchmarks.ruled import device_steps
 from ssd.attention.paged import PagedBackend
 from ssd.config import DraftConfig
 from ssd.draft.protocol.messages import Open, Sampling, pack_ints
@@ -16,15 +16,11 @@ from ssd.draft.server import main as program
 from ssd.draft.server.main import build_scheduler, shape_for
 from ssd.draft.server.scheduler import DraftScheduler, HostLimits
 from ssd.draft.server.session import DraftSession
-from ssd.draft.tree.children import FixedChildren, SamplingNeeds
-from ssd.draft.tree.forest import Forest
-from ssd.draft.tree.gpu import CapturedChildren, CapturedForest, CapturedModel
 from ssd.draft.tree.model import TensorsModel
 from ssd.kvcache.block_manager import BlockManager
-from ssd.runtime.capture import Capture, CudaGraphs, Replay, Work
+from ssd.runtime.capture import Capture, CudaGraphs, Work
 from ssd.runtime.loading import LoadedModel, load_model
 from ssd.selftest.recording import Recording, RunAgain, Tape
-from tests.draft.tree.far_arrays import FarArrays
 from tests.draft.tree.real import BLOCK, CHUNK, LOOKAHEAD, MAX_LEN, load, real_shape, words
 from tests.runtime.stand_in import StandInDevice
 from tests.still_clock import still
@@ -32,6 +28,8 @@ from tests.still_clock import still
 GREEDY = Sampling(seed=1, end_ids=[1])
 WARM = Sampling(seed=2, temperature=0.8, top_p=0.9)
 PLAIN = Sampling(seed=2, temperature=0.8)
+PENALISED = Sampling(seed=3, repetition_penalty=1.2, min_tokens=9, end_ids=[1], bad_word_ids=[[7], [8, 9]])
+RATIO = Sampling(seed=4, temperature=0.9, ratio=True)
 MOST = {"greedy": 720, "sampled": 1080}
 """Operations of a whole step (select, forward of two layers, children, attach), and of an outcome's.
 
@@ -39,14 +37,14 @@ Children are there twice: with truncation, and without.
 """
 
 
-class Recorder:
+class Recorder(Recording):
     """Recordings, with how many operations each has."""
 
     def __init__(self) -> None:
         self.tapes: list[Tape] = []
 
-    def __call__(self, work: Work) -> Replay:
-        tape = Recording()(work)
+    def __call__(self, work: Work) -> Tape:
+        tape = super().__call__(work)
         self.tapes.append(tape)
         return tape
 
@@ -58,19 +56,16 @@ WAYS: dict[str, Callable[[], Capture]] = {
 
 
 def scheduler_of(
-    draft: LoadedModel, needs: SamplingNeeds, *, lookup: int, recorder: Capture | None
+    draft: LoadedModel, capture: Capture, *, lookup: int = 4, depth: int = 0, buckets: Sequence[int] = ()
 ) -> DraftScheduler:
     shape = real_shape(draft, lookup=lookup)
     model = TensorsModel(draft.runner.model, PagedBackend(draft.pool), draft.pool, shape, draft.runner)
-    children, limits = FixedChildren(3, needs), HostLimits(prefill_chunk=CHUNK, max_model_len=MAX_LEN)
-    blocks = BlockManager(draft.pool.shape.num_blocks, BLOCK)
-    if recorder is None:
-        return DraftScheduler(Forest(FarArrays(), shape), model, children, blocks, limits, clock=still)
-    forest = CapturedForest(FarArrays(), shape, "value", recorder)
-    captured = CapturedModel(model, forest, recorder)
-    plain = FixedChildren(3, replace(needs, truncates=False))
-    chosen = CapturedChildren(plain, children, captured, forest, recorder)
-    return DraftScheduler(forest, captured, chosen, blocks, limits, clock=still)
+    steps = device_steps(model, shape, capture, depth=depth, buckets=buckets)
+    # Capturing writes to scratch only, but what other tests left behind must not matter.
+    draft.pool.keys.fill_(7.0)
+    draft.pool.values.fill_(7.0)
+    blocks, limits = BlockManager(draft.pool.shape.num_blocks, BLOCK), HostLimits(CHUNK, MAX_LEN)
+    return DraftScheduler(steps, blocks, limits, clock=still)
 
 
 def play(scheduler: DraftScheduler, sampling: Sampling, seed: int) -> list[tuple[bytes, bytes, bytes]]:
@@ -119,47 +114,55 @@ def draft(tiny_llama: Path) -> LoadedModel:
     return load(tiny_llama)
 
 
-@pytest.mark.parametrize("sampling", [GREEDY, WARM, PLAIN], ids=["greedy", "T=0.8 top_p=0.9", "T=0.8"])
+SAMPLINGS = pytest.mark.parametrize(
+    "sampling",
+    [GREEDY, WARM, PLAIN, PENALISED, RATIO],
+    ids=["greedy", "T=0.8 top_p=0.9", "T=0.8", "penalties", "ratio"],
+)
+
+
+@SAMPLINGS
 @pytest.mark.parametrize(("lookup", "way"), [(0, "recording"), (4, "recording"), (4, "graphs")])
 def test_a_replay_is_the_work_itself(draft: LoadedModel, sampling: Sampling, lookup: int, way: str) -> None:
-    samples = sampling.temperature > 0
-    needs = SamplingNeeds(samples=samples, truncates=samples)
-    told = []
-    for recorder in (None, WAYS[way]()):
-        draft.pool.keys.fill_(7.0)
-        draft.pool.values.fill_(7.0)
-        told.append(play(scheduler_of(draft, needs, lookup=lookup, recorder=recorder), sampling, seed=3))
-    assert len(told[0]) > 10
-    assert told[0] == told[1]
-
-
-def test_what_a_step_reads_and_loads(draft: LoadedModel) -> None:
-    """Of a sequence that grows: on a device each of these waits."""
-    scheduler = scheduler_of(draft, SamplingNeeds(), lookup=4, recorder=RunAgain())
-    session = DraftSession(Open(0, 1, pack_ints([5, 6, 7]), 3, MAX_LEN, LOOKAHEAD, GREEDY), max_len=MAX_LEN)
-    scheduler.open(session)
-    scheduler.grow()
-    arrays: Any = scheduler._forest.xp
-    num_reads, num_loads = arrays.num_reads, arrays.num_loads
-    scheduler.grow()
-    assert 0 < arrays.num_reads - num_reads <= 20
-    assert 0 < arrays.num_loads - num_loads <= 8
-
-
-def test_truncation_is_looked_at_while_a_sequence_asks_for_it(draft: LoadedModel) -> None:
-    scheduler = scheduler_of(
-        draft, SamplingNeeds(samples=True, truncates=True), lookup=0, recorder=RunAgain()
+    again, replayed = (
+        play(scheduler_of(draft, capture, lookup=lookup), sampling, seed=3)
+        for capture in (RunAgain(), WAYS[way]())
     )
-    found = []
-    for number, sampling in enumerate((PLAIN, WARM)):
-        opening = Open(number, 1, pack_ints([5, 6, 7]), 3, MAX_LEN, LOOKAHEAD, sampling)
-        session = DraftSession(opening, max_len=MAX_LEN)
-        scheduler.open(session)
-        scheduler.grow()
-        found.append(scheduler._forest.truncates)
-    scheduler.close(session)
-    scheduler.grow()
-    assert [*found, scheduler._forest.truncates] == [False, True, False]
+    assert len(again) > 10
+    assert again == replayed
+
+
+@SAMPLINGS
+@pytest.mark.parametrize("buckets", [(), (12, 24)], ids=["one size", "three sizes"])
+def test_a_step_that_is_read_later_says_the_same(
+    draft: LoadedModel, sampling: Sampling, buckets: Sequence[int]
+) -> None:
+    """The same outcomes before the same steps: their frames come one step later, and are no others."""
+    prompts = [words(random.Random(seed), 20) for seed in (1, 2)]
+    reference, told = random.Random(4), list[list[tuple[bytes, bytes, bytes]]]()
+    script = [[words(reference, reference.choice([0, 0, 1, 2])) for _ in prompts] for _ in range(30)]
+    for depth in (0, 1):
+        scheduler = scheduler_of(draft, RunAgain(), depth=depth, buckets=buckets)
+        sessions = [
+            DraftSession(Open(number, 1, pack_ints(text), 20, MAX_LEN, LOOKAHEAD, sampling), max_len=MAX_LEN)
+            for number, text in enumerate(prompts)
+        ]
+        for session in sessions:
+            scheduler.open(session)
+        told.append([])
+        for outcomes in script:
+            for session, tokens in zip(sessions, outcomes, strict=True):
+                if tokens:
+                    scheduler.advance(session, int(scheduler.ledger.n[session.row]) + 1, tokens)
+            frames, _num_rows = scheduler.grow()
+            scheduler.check_integrity()
+            if frames is not None and not frames.is_empty:
+                said = frames.message()
+                told[-1].append((said.heads, said.nodes, said.logprobs))
+        assert scheduler.is_growing == (depth > 0)
+    assert len(told[0]) > 20
+    assert told[1] == told[0][: len(told[1])]
+    assert len(told[1]) >= len(told[0]) - 1
 
 
 def test_the_service_captures_its_steps_where_they_can_be(
@@ -167,7 +170,7 @@ def test_the_service_captures_its_steps_where_they_can_be(
 ) -> None:
     """As the program builds it: the GPU's memory planned, every step a graph, and the frames are those of
     the same steps run again."""
-    monkeypatch.setattr(program, "PREFILL_CHUNK", 8)
+    monkeypatch.setattr(program, "_ROWS_TO_READ", 8)
     gpu = StandInDevice(192 << 20)
     config = DraftConfig(model=str(tiny_llama), device="cpu", dtype="float32", max_num_seqs=2, width=4)
 
@@ -191,14 +194,14 @@ def test_without_kernels_a_card_computes_eagerly_and_grows_on_arrays(
     tiny_llama: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A captured step would then gather all keys for all rows, for which no GPU has the memory."""
-    monkeypatch.setattr(program, "PREFILL_CHUNK", 8)
+    monkeypatch.setattr(program, "_ROWS_TO_READ", 8)
     config = DraftConfig(model=str(tiny_llama), device="cpu", dtype="float32", max_num_seqs=2, width=4)
     loaded = load_model(
         replace(config.runner, max_model_len=MAX_LEN, num_blocks=64), gpu=StandInDevice(192 << 20)
     )
     assert loaded.capture is not None
     monkeypatch.setattr(program, "captured_backend", lambda *_: None)
-    monkeypatch.setattr(program, "_captured", lambda *_: pytest.fail("its steps were captured"))
+    monkeypatch.setattr(program, "_device_steps", lambda *_: pytest.fail("its steps were captured"))
     shape = replace(shape_for(loaded, config), ring=16, outcome=5)
     told = []
     for capture in (loaded.capture, None):
@@ -210,10 +213,10 @@ def test_without_kernels_a_card_computes_eagerly_and_grows_on_arrays(
     assert told[0] == told[1]
 
 
-@pytest.mark.parametrize("samples", [False, True], ids=["greedy", "T=0.8 top_p=0.9"])
-def test_operations_of_a_recorded_step_are_few_and_none_reads(draft: LoadedModel, samples: bool) -> None:
+@pytest.mark.parametrize("kind", ["greedy", "sampled"])
+def test_operations_of_a_recorded_step_are_few_and_none_reads(draft: LoadedModel, kind: str) -> None:
     """What reads a value, uploads one or has a shape of its own is refused while it is recorded."""
     recorder = Recorder()
-    scheduler_of(draft, SamplingNeeds(samples=samples, truncates=samples), lookup=0, recorder=recorder)
-    num_operations = sum(len(tape.operations) for tape in recorder.tapes)
-    assert 100 < num_operations <= MOST["sampled" if samples else "greedy"]
+    scheduler_of(draft, recorder, lookup=0)
+    grow, edit, plain, truncating, attach, *_ = (len(tape.operations) for tape in recorder.tapes)
+    assert 100 < grow + attach + (plain if kind == "greedy" else truncating + edit) <= MOST[kind]

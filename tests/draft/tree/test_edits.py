@@ -2,7 +2,7 @@
 
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,9 +12,12 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ssd.draft.protocol.messages import Open, Sampling, pack_ints
+from ssd.draft.server.device_steps import DeviceParts, DeviceSteps
+from ssd.draft.server.host_steps import HostSteps
 from ssd.draft.server.scheduler import DraftScheduler, HostLimits
 from ssd.draft.server.session import DraftSession
-from ssd.draft.tree.arrays import Arrays, NumpyArrays
+from ssd.draft.server.steps import Steps
+from ssd.draft.tree.arrays import NumpyArrays, TorchArrays
 from ssd.draft.tree.children import ChildChooser, ChosenChildren, FixedChildren, LooseChildren, SamplingNeeds
 from ssd.draft.tree.forest import Forest
 from ssd.draft.tree.model import PrefillChunk
@@ -22,8 +25,8 @@ from ssd.draft.tree.tables import Shape, Tables, TreeRows
 from ssd.kvcache.block_manager import BlockManager
 from ssd.sampling import History, SamplingRow
 from ssd.sampling.processors import edit_rows
+from ssd.selftest.recording import RunAgain
 from tests.draft.tree.contexts import ForestRunner, Texts
-from tests.draft.tree.far_arrays import FarArrays
 
 BLOCK, NUM_BLOCKS, MAX_LEN, LOOKAHEAD = 16, 256, 400, 6
 PENALISED: dict[str, Any] = {
@@ -101,18 +104,37 @@ def shape_of(sequences: int, width: int, lookup: int) -> Shape:
     )
 
 
-@pytest.mark.parametrize("xp", [NumpyArrays(), FarArrays()], ids=["arrays", "tensors"])
-def test_rows_edited_together_have_the_bits_of_rows_edited_alone(xp: Arrays) -> None:
+def on_arrays(
+    contexts: Contexts, texts: dict[int, DraftSession], shape: Shape
+) -> tuple[Steps, CheckedChildren]:
+    children = CheckedChildren(LooseChildren(4), contexts, texts)
+    return HostSteps(Forest(NumpyArrays(), shape), ForestRunner(contexts, shape), children), children
+
+
+def on_a_device(
+    contexts: Contexts, texts: dict[int, DraftSession], shape: Shape
+) -> tuple[Steps, CheckedChildren]:
+    needs, xp = SamplingNeeds(samples=True, truncates=True), TorchArrays()
+    children = CheckedChildren(FixedChildren(4, needs), contexts, texts)
+    parts = DeviceParts(
+        torch.device("cpu"),
+        lambda rows, tables: Forest(xp, rows, "value", tables),
+        ForestRunner(contexts, shape),
+        children,
+        children,
+        None,
+        RunAgain(),
+    )
+    return DeviceSteps(parts, shape, buckets=()), children
+
+
+@pytest.mark.parametrize("made", [on_arrays, on_a_device])
+def test_rows_edited_together_have_the_bits_of_rows_edited_alone(made: Callable[..., Any]) -> None:
     rng, vocab, texts = random.Random(1), 16, dict[int, DraftSession]()
     contexts, shape = Contexts(vocab), shape_of(len(EDITED), 20, lookup=6)
-    plain: ChildChooser = (
-        FixedChildren(4, SamplingNeeds(samples=True, truncates=True)) if xp.is_fixed else LooseChildren(4)
-    )
-    children = CheckedChildren(plain, contexts, texts)
+    steps, children = made(contexts, texts, shape)
     blocks, limits = BlockManager(NUM_BLOCKS, BLOCK), HostLimits(1 << 20, MAX_LEN)
-    scheduler = DraftScheduler(
-        Forest(xp, shape), ForestRunner(contexts, shape), children, blocks, limits, clock=lambda: 0.0
-    )
+    scheduler = DraftScheduler(steps, blocks, limits, clock=lambda: 0.0)
     for number, asked in enumerate(EDITED):
         prompt = [rng.randrange(vocab) for _ in range(rng.randint(3, 30))]
         opening = Open(
@@ -163,9 +185,7 @@ def work_of_a_step(width: int, asked: dict[str, Any]) -> Counter[str]:
     vocab, texts = 32_000, width // 4
     shape = shape_of(texts, width, lookup=0)
     scheduler = DraftScheduler(
-        Forest(NumpyArrays(), shape),
-        WideModel(vocab),
-        LooseChildren(4),
+        HostSteps(Forest(NumpyArrays(), shape), WideModel(vocab), LooseChildren(4)),
         BlockManager(NUM_BLOCKS, BLOCK),
         HostLimits(1 << 20, MAX_LEN),
         clock=lambda: 0.0,

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from ssd.draft.protocol.messages import Sampling
+from ssd.draft.protocol.messages import CREDIT, Sampling
 from ssd.draft.server.scheduler import OutOfTrees
-from ssd.draft.server.session import CREDIT, DraftSession
+from ssd.draft.server.session import DraftSession
 from ssd.kvcache.block_manager import OutOfBlocks
 from ssd.runtime.loading import LoadedModel
 from tests.draft.tree.real import (
@@ -86,7 +86,7 @@ def scatter(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize(
-    ("seed", "truth", "on_tensors"), [(0, None, False), (1, 0.8, False), (2, None, True), (3, 0.8, True)]
+    ("seed", "truth", "on_tensors"), [(0, None, False), (1, 0.8, False), (2, None, True)]
 )
 def test_children_equal_a_forward_from_scratch_after_any_outcomes(
     draft: LoadedModel,
@@ -98,7 +98,7 @@ def test_children_equal_a_forward_from_scratch_after_any_outcomes(
 ) -> None:
     """Three sequences; hits anywhere in their trees, misses, several tokens, unread roots, runs."""
     rng = random.Random(seed)
-    shape = real_shape(draft, lookup=5 if truth else 0)
+    shape = real_shape(draft, lookup=5 if truth or on_tensors else 0)
     bench = Bench(draft, reference, shape, on_tensors=on_tensors)
     if truth:
         oracle = Oracle(reference, rng, truth)
@@ -115,6 +115,7 @@ def test_children_equal_a_forward_from_scratch_after_any_outcomes(
         before = bench.num_computed(session_id)
         bench.outcome(session_id, some_outcome(rng, bench, session_id))
         bench.scheduler._apply()
+        bench.scheduler._steps.flush()
         num_moved += bench.num_computed(session_id) > before
     assert bench.num_compared > 80
     assert num_moved > 4, "no outcome took a grown node along"

@@ -11,10 +11,10 @@ from torch import Tensor
 from ssd.config import GrowthPolicyName
 from ssd.draft.protocol.messages import Open, Sampling, pack_ints
 from ssd.draft.server.session import DraftSession
+from ssd.draft.tree.arrays import TorchArrays
 from ssd.draft.tree.children import FixedChildren, SamplingNeeds
 from ssd.draft.tree.forest import Forest
 from ssd.draft.tree.tables import Shape, TreeRows
-from tests.draft.tree.far_arrays import FarArrays
 from tests.draft.tree.operations import Operations
 
 VOCAB, LOOKAHEAD = 2000, 8
@@ -29,14 +29,14 @@ class Recorded:
 
     def __init__(self, sampling: Sampling, *, lookup: int = 0, policy: GrowthPolicyName = "value") -> None:
         shape = Shape(3, 16, rows=24, lookup=lookup, outcome=LOOKAHEAD + 1, first_tree_slot=3 * 256 * 16)
-        self.forest = Forest(FarArrays(), shape, policy)
+        self.forest = Forest(TorchArrays(), shape, policy)
         samples = sampling.temperature > 0
         self.children = FixedChildren(shape.children, SamplingNeeds(samples=samples, truncates=samples))
         for row in (1, 2):
             tokens = pack_ints([row, 2, 3])
             opening = Open(row, 1, tokens, 3, 3000, LOOKAHEAD, sampling)
             session = DraftSession(opening, max_len=3000, vocab_size=VOCAB, row=row)
-            session.write_to(self.forest.tables, shape, num_computed=2, is_drawn=False)
+            session.write_to(self.forest, num_computed=2)
             self.forest.tables.is_live[row] = True
             self.forest.tables.blocks[row] = torch.arange(256) + 256 * (row - 1)
         self._draw = torch.Generator().manual_seed(0)

@@ -2,27 +2,24 @@
 
 import pytest
 
-from benchmarks.ruled import BLOCK, CONTEXT, NUM_BLOCKS, RuledModel, shape_of
+from benchmarks.ruled import BLOCK, CONTEXT, NUM_BLOCKS, RuledModel, device_steps, host_steps, shape_of
 from ssd.draft.protocol.messages import Open, Sampling, pack_ints
 from ssd.draft.server.scheduler import DraftScheduler, HostLimits
 from ssd.draft.server.session import DraftSession
-from ssd.draft.tree.arrays import Arrays, NumpyArrays
-from ssd.draft.tree.children import ChildChooser, FixedChildren, LooseChildren, SamplingNeeds
-from ssd.draft.tree.forest import Forest
 from ssd.kvcache.block_manager import BlockManager
-from tests.draft.tree.far_arrays import FarArrays
+from ssd.selftest.recording import RunAgain
 from tests.still_clock import still
 
 CHUNK, TEXT = 128, 2000
-FORMS = pytest.mark.parametrize("xp", [NumpyArrays(), FarArrays()], ids=["arrays", "tensors"])
+FORMS = pytest.mark.parametrize("on_device", [False, True], ids=["arrays", "tensors"])
 
 
 class Bench:
-    def __init__(self, xp: Arrays, *, num_blocks: int = NUM_BLOCKS, chunk: int = CHUNK) -> None:
-        children: ChildChooser = FixedChildren(4, SamplingNeeds()) if xp.is_fixed else LooseChildren(4)
-        forest, limits = Forest(xp, shape_of(16, 8, width=8, slots=32)), HostLimits(chunk, CONTEXT)
-        blocks = BlockManager(num_blocks, BLOCK)
-        self.scheduler = DraftScheduler(forest, RuledModel(), children, blocks, limits, clock=still)
+    def __init__(self, *, on_device: bool = False, num_blocks: int = NUM_BLOCKS, chunk: int = CHUNK) -> None:
+        shape, model = shape_of(16, 8, width=8, slots=32), RuledModel()
+        steps = device_steps(model, shape, RunAgain()) if on_device else host_steps(model, shape)
+        blocks, limits = BlockManager(num_blocks, BLOCK), HostLimits(chunk, CONTEXT)
+        self.scheduler = DraftScheduler(steps, blocks, limits, clock=still)
         self.num_rows = self.num_steps = 0
         self._num_opened = 0
 
@@ -34,8 +31,7 @@ class Bench:
         return session
 
     def num_computed(self, session: DraftSession) -> int:
-        tables, xp = self.scheduler._forest.tables, self.scheduler._forest.xp
-        return int(xp.to_host(tables.num_computed)[session.row])
+        return int(self.scheduler.ledger.num_computed[session.row])
 
     def step(self) -> int:
         _frames, num_rows = self.scheduler.grow()
@@ -48,7 +44,7 @@ class Bench:
         """Steps until all of these are read; returns the rows that they took."""
         before = self.num_rows
         while any(self.num_computed(each) < len(each.tokens) for each in sessions):
-            assert self.step(), "nothing is done, though texts are unread"
+            assert self.step() or self.scheduler.is_growing, "nothing is done, though texts are unread"
         return self.num_rows - before
 
 
@@ -58,23 +54,23 @@ def prompt(seed: int, length: int = TEXT) -> list[int]:
 
 @FORMS
 @pytest.mark.parametrize("chunk", [CHUNK, 4 * TEXT])
-def test_texts_that_begin_alike_and_open_together_are_read_once(xp: Arrays, chunk: int) -> None:
-    alone = Bench(xp, chunk=chunk)
+def test_texts_that_begin_alike_and_open_together_are_read_once(on_device: bool, chunk: int) -> None:
+    alone = Bench(on_device=on_device, chunk=chunk)
     one = alone.read([alone.open(prompt(0))])
-    bench = Bench(xp, chunk=chunk)
+    bench = Bench(on_device=on_device, chunk=chunk)
     rows = bench.read([bench.open(prompt(0)) for _ in range(16)])
     assert one >= TEXT
     assert rows <= 1.2 * one
 
 
 def test_texts_are_read_apart_from_where_they_part() -> None:
-    bench = Bench(NumpyArrays())
+    bench = Bench()
     texts = [[*prompt(0, 1000), *prompt(seed, 200)] for seed in range(1, 4)]
     assert bench.read([bench.open(each) for each in texts]) < 1.1 * (1000 + 3 * 200)
 
 
 def test_who_waits_for_a_text_that_is_gone_reads_on_by_itself() -> None:
-    bench = Bench(NumpyArrays())
+    bench = Bench()
     first, second = bench.open(prompt(0)), bench.open(prompt(0))
     for _ in range(5):
         bench.step()
@@ -85,14 +81,14 @@ def test_who_waits_for_a_text_that_is_gone_reads_on_by_itself() -> None:
 
 
 def test_tenants_share_no_prefix() -> None:
-    bench = Bench(NumpyArrays())
+    bench = Bench()
     rows = bench.read([bench.open(prompt(0, 600), tenant=name) for name in "ab"])
     assert rows >= 2 * 600
 
 
 @pytest.mark.parametrize("tenant", ["", "another"])
 def test_a_long_prompt_is_read_while_short_ones_keep_coming(tenant: str) -> None:
-    bench, length = Bench(NumpyArrays()), 3000
+    bench, length = Bench(), 3000
     long = bench.open(prompt(0, length))
     short = list[DraftSession]()
     while bench.num_computed(long) < length - 1:
@@ -106,7 +102,7 @@ def test_a_long_prompt_is_read_while_short_ones_keep_coming(tenant: str) -> None
 
 
 def test_nobody_goes_for_a_text_that_would_not_fit_anyway() -> None:
-    bench = Bench(NumpyArrays(), num_blocks=32)
+    bench = Bench(num_blocks=32)
     for seed in range(3):
         bench.open(prompt(seed, 10 * BLOCK), tenant="a")
     admission = bench.scheduler.admission

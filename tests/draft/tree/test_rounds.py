@@ -109,7 +109,7 @@ def test_a_tree_is_deeper_where_a_round_has_more_steps(seconds: float, least: in
         scheduler._round_timer.note_step(1.0)
     for _ in range(16):
         scheduler.grow()
-    tables = scheduler._forest.tables
+    tables = scheduler._steps.forest.tables
     used = tables.is_used[1, :40]
     assert used.sum() == 40, "all room is taken in the end"
     depth = int((tables.position[1, :40][used] - tables.length[1] + 1).max())

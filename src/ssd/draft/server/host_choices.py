@@ -4,7 +4,7 @@
 them, row by row, between a step's logits and `attach`.
 
 `LogitEdits` applies the parameters that depend on tokens (penalties, bias, bad words, minimum length) in
-place, before children are chosen, so choosing children costs the same for all rows. Only entries of tokens
+place on arrays, before children are chosen (on a device: tree/device_edits.py). Only entries of tokens
 that occur are touched: a text's own tokens, once for all of its rows, and each row's tokens between the root
 and itself. Formulas and their order are those of `sampling/processors.py`, so the edited logits are equal to
 the bit. Knows texts and tables; does not know sockets.
@@ -22,7 +22,7 @@ from torch import Tensor
 
 from ssd.draft.server.session import DraftSession, Longs
 from ssd.draft.tree.children import DrawnChildren, DrawSettings, drawn_children
-from ssd.draft.tree.forest import Forest, TokenRun
+from ssd.draft.tree.forest import Forest
 from ssd.draft.tree.tables import WORD
 
 _MASK = (1 << WORD) - 1
@@ -63,31 +63,23 @@ def _slots(words: Sequence[int]) -> Iterator[int]:
 
 
 class ChildDrawer:
-    """Draws the children of rows whose sessions use ratio acceptance."""
+    """Draws the children of rows whose sessions use ratio acceptance. Such sessions have no runs."""
 
     def __init__(self, count: int, head_tokens: Tensor | None) -> None:
         self._count, self._head_tokens = count, head_tokens
 
     def write(
-        self,
-        forest: Forest,
-        texts: Texts,
-        logits: Tensor,
-        chosen: tuple[NDArray[Any], NDArray[Any]],
-        runs: Sequence[TokenRun],
+        self, forest: Forest, texts: Texts, logits: Tensor, chosen: tuple[NDArray[Any], NDArray[Any]]
     ) -> None:
         """Replaces these rows' entries of `chosen` (tokens and log-probabilities) in place."""
         sequence, attaches = forest.xp.to_host(forest.rows.sequence), forest.xp.to_host(forest.rows.attaches)
         wanted = forest.xp.to_host(forest.tables.is_drawn)[sequence] & attaches
         # Unless shapes are fixed, rows that attach nothing have no logits.
         places = np.arange(len(sequence)) if forest.xp.is_fixed else attaches.cumsum() - 1
-        node_ids = forest.xp.to_host(forest.rows.node_id)
-        tails, paths = _tails(forest, runs), Paths(forest)
+        node_ids, paths = forest.xp.to_host(forest.rows.node_id), Paths(forest)
         for row in np.flatnonzero(wanted).tolist():
-            owner, tail = tails.get(row, (row, ()))
-            path = [*paths.to(owner), *tail]
             session = texts[int(sequence[row])]
-            children = self._drawn(logits[int(places[row])], session, path, int(node_ids[owner]))
+            children = self._drawn(logits[int(places[row])], session, paths.to(row), int(node_ids[row]))
             number = len(children.tokens)
             chosen[0][row, :number], chosen[1][row, :number] = children.tokens, children.raws
             chosen[1][row, number:] = -np.inf
@@ -104,17 +96,6 @@ class ChildDrawer:
         found: DrawnChildren = drawn_children(logits, session.sampling_row(path), self._count, drawing)
         session.drawn_from[node_id] = found.drawn_from
         return found
-
-
-def _tails(forest: Forest, runs: Sequence[TokenRun]) -> dict[int, tuple[int, Sequence[int]]]:
-    """By row of a run: the row that the run starts from, and the run's tokens up to its own."""
-    row = forest.shape.num_rows if forest.xp.is_fixed else len(forest.rows.sequence) - len(forest.runs.owner)
-    found: dict[int, tuple[int, Sequence[int]]] = {}
-    for run in runs:
-        for end in range(1, len(run.tokens) + 1):
-            found[row] = run.owner, run.tokens[:end]
-            row += 1
-    return found
 
 
 _Number = TypeVar("_Number", bound=np.generic)
@@ -183,20 +164,19 @@ def edits_of(session: DraftSession) -> TextEdits | None:
 
 
 class EditedRows:
-    """The rows of a step that attach children and need edits, in the order of their sequences."""
+    """The rows of a step that attach children and need edits, in the order of their sequences. On arrays."""
 
     def __init__(self, forest: Forest, texts: Mapping[int, TextEdits]) -> None:
-        rows, to_host = forest.rows, forest.xp.to_host
-        sequence, attaches = to_host(rows.sequence), to_host(rows.attaches)
+        rows = forest.rows
         is_edited = np.zeros(forest.shape.sequences + 1, np.bool_)
         is_edited[list(texts)] = True
-        chosen = np.flatnonzero(is_edited[sequence] & attaches)
-        chosen = chosen[np.argsort(sequence[chosen], kind="stable")]
-        # Unless shapes are fixed, rows that attach nothing have no logits.
-        self.places: Longs = chosen if forest.xp.is_fixed else (attaches.cumsum() - 1)[chosen]
-        self.sequence: Longs = sequence[chosen]
+        chosen = np.flatnonzero(is_edited[rows.sequence] & rows.attaches)
+        chosen = chosen[np.argsort(rows.sequence[chosen], kind="stable")]
+        # Rows that attach nothing have no logits.
+        self.places: Longs = (rows.attaches.cumsum() - 1)[chosen]
+        self.sequence: Longs = rows.sequence[chosen]
         self._forest, self._chosen = forest, chosen
-        self.position: Longs = to_host(rows.position)[chosen]
+        self.position: Longs = rows.position[chosen]
         numbers, firsts = np.unique(self.sequence, return_index=True)
         ends = np.append(firsts, len(chosen))[1:]
         self.of_text = [
@@ -211,15 +191,14 @@ class EditedRows:
     @cached_property
     def drafted(self) -> tuple[Places, Longs]:
         """All tokens between the root and a row, including the row's own, and their distance to the row."""
-        forest, to_host = self._forest, self._forest.xp.to_host
-        rows, tables, chosen = forest.rows, forest.tables, self._chosen
-        sequences, slots, is_read = to_host(rows.sequence), to_host(rows.slot), to_host(rows.is_read)
-        tokens, positions = to_host(tables.token).copy(), to_host(tables.position).copy()
+        rows, tables, chosen = self._forest.rows, self._forest.tables, self._chosen
+        sequences, slots, is_read = rows.sequence, rows.slot, rows.is_read
+        tokens, positions = tables.token.copy(), tables.position.copy()
         # Nodes of this step are not in the tables yet, and rows of a run have other rows as parents.
-        now = np.flatnonzero(to_host(rows.attaches) & ~is_read)
-        tokens[sequences[now], slots[now]] = to_host(rows.token)[now]
-        positions[sequences[now], slots[now]] = to_host(rows.position)[now]
-        words = to_host(rows.ancestors)[:, chosen]
+        now = np.flatnonzero(rows.attaches & ~is_read)
+        tokens[sequences[now], slots[now]] = rows.token[now]
+        positions[sequences[now], slots[now]] = rows.position[now]
+        words = rows.ancestors[:, chosen]
         bits = (words[:, :, None] >> np.arange(WORD)) & 1
         row, slot = np.nonzero(bits.transpose(1, 0, 2).reshape(len(chosen), -1))
         own = np.flatnonzero(~is_read[chosen])

@@ -6,10 +6,11 @@ beyond the engine's vocabulary. Scratch rows may differ and are not compared.
 """
 
 import random
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import partial
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,15 +18,25 @@ from ssd.draft.protocol.messages import Open, Sampling, pack_ints
 from ssd.draft.server.session import DraftSession
 from ssd.draft.tree.arrays import TorchArrays
 from ssd.draft.tree.children import ChosenChildren
-from ssd.draft.tree.forest import HEAD, Forest, TokenRun
+from ssd.draft.tree.device_edits import DeviceEdits, TokenRules
+from ssd.draft.tree.device_news import NewBlocks, NewsWriter
+from ssd.draft.tree.device_runs import RecentText, RunFinder, empty_paths
+from ssd.draft.tree.forest import HEAD, Forest, RunRows, TokenRun
 from ssd.draft.tree.gpu import STEPS, FusedForest, Step, kernels_on
-from ssd.draft.tree.tables import Shape
+from ssd.draft.tree.gpu_rows import FusedEdits, FusedNewsWriter, FusedRunFinder
+from ssd.draft.tree.tables import OutcomeTable, Shape
 from ssd.kernels.language import can_launch
+from ssd.kernels.trust import Kernel
 from ssd.runtime.kernel_checks import KernelCheckResult, leave_failing_kernels_to_torch
 
 BOUND = 2e-6
 """Largest difference of log-probabilities in float32. Integers must be equal."""
+CHECKED: tuple[Kernel, ...] = ("select", "runs", "edits", "attach", "news", "apply")
 _MAX_LEN = 400
+_COLUMNS = 1100
+"""More than a block of a vocabulary."""
+_LATER = (0, 300, 5000)
+"""Texts that are longer by this many tokens: at the last, the recent ones have gone round."""
 _END, _UNKNOWN = 3, 11
 """A token that ends texts, and the first token beyond the engine's vocabulary."""
 _INFINITE = float("inf")
@@ -62,7 +73,7 @@ def scene_of(shape: Shape) -> ForestScene:
 
 def check_steps(device: torch.device, scenes: Iterable[ForestScene]) -> Iterator[KernelCheckResult]:
     for scene in scenes:
-        worst, trouble = dict.fromkeys(STEPS, 0.0), dict[Step, str]()
+        worst, trouble = dict.fromkeys(CHECKED, 0.0), dict[Kernel, str]()
         for step, measure in _steps(scene, device):
             if step in trouble:
                 continue
@@ -70,11 +81,11 @@ def check_steps(device: torch.device, scenes: Iterable[ForestScene]) -> Iterator
                 worst[step] = max(worst[step], measure())
             except Exception as error:  # From the compiler or the driver: the kernel cannot be used.
                 worst[step], trouble[step] = _INFINITE, f"{type(error).__name__}: {error}"[:300]
-        for step in STEPS:
+        for step in CHECKED:
             yield KernelCheckResult(step, str(scene), worst[step], BOUND, trouble.get(step, ""))
 
 
-def _steps(scene: ForestScene, device: torch.device) -> Iterator[tuple[Step, Callable[[], float]]]:
+def _steps(scene: ForestScene, device: torch.device) -> Iterator[tuple[Kernel, Callable[[], float]]]:
     """Yields each step after torch has done it, with a function that repeats it by a kernel and compares."""
     shape, xp = scene.shape, TorchArrays(device)
     forest, other = Forest(xp, shape), FusedForest(xp, shape, kernels=frozenset(STEPS))
@@ -89,17 +100,23 @@ def _steps(scene: ForestScene, device: torch.device) -> Iterator[tuple[Step, Cal
         _copy(forest, other)
         forest.select()
         yield "select", partial(_select_gap, forest, other)
+        for late in _LATER:
+            yield "runs", partial(_found_gap, forest, draw, late)
         if shape.lookup:
             forest.load_runs(_runs(forest, rng))
             _copy(forest, other)
             forest.lay_runs()
             yield "attach", partial(_run_gap, forest, other)
+        for has_head in (False, True):
+            yield "edits", partial(_edit_gap, forest, draw, rng, has_head=has_head)
         children = _random_children(shape, draw, device)
         _copy(forest, other)
         forest.attach(children)
         yield "attach", partial(_attach_gap, forest, other, children)
         if number % 2:
             _load_outcomes(forest, rng)
+            for has_head in (False, True):
+                yield "news", partial(_news_gap, forest, draw, rng, has_head=has_head)
             _copy(forest, other)
             forest.apply()
             yield "apply", partial(_apply_gap, forest, other)
@@ -110,13 +127,7 @@ def _open_session(forest: Forest, row: int, rng: random.Random) -> None:
     sampling = Sampling(seed=row, temperature=0.5 * (row % 2), end_ids=[_END])
     opening = Open(row, 1, pack_ints(tokens), len(tokens), _MAX_LEN, forest.shape.outcome - 1, sampling)
     session = DraftSession(opening, max_len=_MAX_LEN, vocab_size=_UNKNOWN, row=row)
-    session.write_to(
-        forest.tables,
-        forest.shape,
-        num_computed=max(0, len(tokens) - 3),
-        is_drawn=False,
-        calibration_part=row % 2,
-    )
+    session.write_to(forest, num_computed=max(0, len(tokens) - 3), calibration_part=row % 2)
     blocks = rng.sample(range(1000), forest.shape.blocks)
     forest.tables.blocks[row] = torch.tensor(blocks, device=forest.tables.blocks.device)
 
@@ -198,6 +209,105 @@ def _select_gap(forest: Forest, other: Forest) -> float:
         mine, its = getattr(forest.rows, each.name), getattr(other.rows, each.name)
         gaps.append(_gap(mine[..., : forest.shape.num_rows], its[..., : forest.shape.num_rows]))
     return max(gaps)
+
+
+def _found_gap(forest: Forest, draw: torch.Generator, late: int) -> float:
+    """Of paths and runs, at positions that are later by `late`."""
+    tables, shape, device = forest.tables, forest.shape, forest.tables.length.device
+    columns = "length", "position", "last_position"
+    moved = replace(tables, **{name: getattr(tables, name) + late for name in columns})
+    moved = replace(moved, is_drawn=(torch.rand(len(tables.length), generator=draw) < 0.2).to(device))
+    rows = forest.rows.part(0, shape.num_rows)
+    rows = replace(rows, position=rows.position + late)
+    recent = RecentText.of(shape, device)
+    tokens = torch.randint(_UNKNOWN + 2, recent.tokens.shape, generator=draw)
+    # Every second text has two tokens: it repeats itself after one or two.
+    tokens[::2] %= 2
+    recent.tokens.copy_(tokens)
+    found = list[tuple[RunRows, Tensor]]()
+    for finder in (RunFinder(shape, device), FusedRunFinder(shape, device)):
+        runs, paths = RunRows.of(forest.xp, shape.lookup), empty_paths(shape, len(forest.rows.token), device)
+        finder.find(moved, rows, recent, runs, paths)
+        found.append((runs, paths[:, :-1]))
+    (runs, paths), (its_runs, its_paths) = found
+    is_row = torch.cat((rows.sequence > 0, runs.owner >= 0))
+    gaps = [_gap(getattr(runs, each.name), getattr(its_runs, each.name)) for each in fields(runs)]
+    return max(*gaps, _gap(paths[is_row], its_paths[is_row]))
+
+
+def _edit_gap(forest: Forest, draw: torch.Generator, rng: random.Random, *, has_head: bool) -> float:
+    """Of random logits, edited by random rules: all but the first session have some."""
+    tables, rows, shape, device = forest.tables, forest.rows, forest.shape, forest.tables.length.device
+    rules = {row: _random_rules(rng) for row in range(2, shape.sequences)}
+    mine, its = (_edits(kind, shape, device, rules, has_head=has_head) for kind in (DeviceEdits, FusedEdits))
+    num_columns = mine.seen.shape[1] - 1
+    recent, paths = RecentText.of(shape, device), empty_paths(shape, len(rows.token), device)
+    recent.tokens.copy_(torch.randint(_UNKNOWN, recent.tokens.shape, generator=draw))
+    # Not the forest's own runs: their rows are laid already.
+    runs = RunRows.of(forest.xp, shape.lookup)
+    RunFinder(shape, device).find(tables, rows.part(0, shape.num_rows), recent, runs, paths)
+    logits = 3 * torch.randn(len(rows.token), num_columns, generator=draw).to(device)
+    found = [logits, logits.clone()]
+    for edits, each in zip((mine, its), found, strict=True):
+        edits.apply(each, tables, rows, paths, recent)
+    return _gap(*(each[rows.attaches] for each in found))
+
+
+def _edits(
+    kind: type[DeviceEdits],
+    shape: Shape,
+    device: torch.device,
+    rules: Mapping[int, TokenRules],
+    *,
+    has_head: bool,
+) -> DeviceEdits:
+    """Edits with these rules, by row."""
+    head = torch.arange(_UNKNOWN, device=device) * 2 + 1 if has_head else None
+    edits = kind(shape, _COLUMNS if head is None else len(head), head, device)
+    for row, each in rules.items():
+        edits.enter(row, each)
+    return edits
+
+
+def _random_rules(rng: random.Random) -> TokenRules:
+    def tokens(count: int) -> list[int]:
+        return [rng.randrange(_UNKNOWN) for _ in range(count)]
+
+    return TokenRules(
+        np.array(tokens(6)),
+        np.array(tokens(9)),
+        (rng.choice([0.8, 1.0, 1.3]), rng.choice([0.0, 0.7]), rng.choice([0.0, -0.3])),
+        [(token, rng.choice([-_INFINITE, 2.5, -1.0])) for token in set(tokens(4))],
+        [tokens(count) for count in (1, 2, 2, 2, 3)],
+        rng.choice([0, 400]),
+    )
+
+
+def _news_gap(forest: Forest, draw: torch.Generator, rng: random.Random, *, has_head: bool) -> float:
+    """Of random new blocks and outcomes of few tokens. All but the first session have edits."""
+    shape, device = forest.shape, forest.tables.length.device
+    rules = {row: _random_rules(rng) for row in range(2, shape.sequences)}
+    tokens = torch.randint(_UNKNOWN, RecentText.of(shape, device).tokens.shape, generator=draw)
+    size = (shape.sequences + 1,)
+    number = torch.randint(3, size, generator=draw)
+    number[0] = 0
+    first = torch.randint(shape.blocks - 2, size, generator=draw)
+    blocks = torch.randint(1000, (*size, 2), generator=draw)
+    count = torch.randint(shape.outcome + 1, size, generator=draw)
+    said = torch.randint(3, (*size, shape.outcome), generator=draw)
+    outcomes = OutcomeTable(count.to(device), said.to(device))
+    new = NewBlocks(first.to(device), number.to(device), blocks.to(device))
+    found = list[tuple[Tensor, ...]]()
+    for kind in (NewsWriter, FusedNewsWriter):
+        recent, edits = (
+            RecentText(tokens.to(device, copy=True)),
+            _edits(DeviceEdits, shape, device, rules, has_head=has_head),
+        )
+        tables = replace(forest.tables, blocks=forest.tables.blocks.clone())
+        kind(recent, edits).write(tables, outcomes, new)
+        edited = edits.seen[2 : shape.sequences, :-1]
+        found.append((recent.tokens[:, :-1], edited, tables.blocks[1:]))
+    return max(_gap(*pair) for pair in zip(*found, strict=True))
 
 
 def _run_gap(forest: Forest, other: Forest) -> float:

@@ -173,7 +173,8 @@ class TorchArrays:
         return self._full(size, 0, torch.int32)
 
     def of(self, values: Sequence[int]) -> Array:
-        return torch.tensor(values, dtype=torch.int64, device=self._device)
+        # Without waiting for what the device computes now.
+        return torch.tensor(values, dtype=torch.int64).to(self._device, non_blocking=True)
 
     def load(self, table: Array, values: NDArray[Any]) -> None:
         table.copy_(torch.from_numpy(values))

@@ -1,18 +1,20 @@
 """All trees and their steps: `select` rows, `attach` the children that a forward found, `apply` outcomes.
 
 On tensors each step is a fixed list of operations over storage that stays in place. Its results are in static
-buffers (`rows`, `fresh`, `moves`), and no value is read on the host. On numpy arrays the shapes follow the
-work that there is.
+buffers (`rows`, `fresh`, `moves`), and no value is read on the host. Forests of different numbers of rows may
+share their tables: a step then takes the one that holds its rows. On numpy arrays the shapes follow the work
+that there is.
 
 `attach` gives a row's node its slot and adds its children to the tree; the node cannot be selected again.
 Rows that attach nothing write to scratch. `fresh` has the children for the targets: all that has to be copied
 to the host.
 
 A run is a chain of tokens guessed by n-gram (ngram.py), with a row for each token. It starts below the root
-or below the first row of its tree. The host chooses runs. For each row of a run it gives the row that the
-run starts from (`owner`), the place in the run (`place`), and the token. The
-part of a run that the model's children confirm becomes nodes; the rest is dropped. Rows of runs come after
-all others, those of one run together. Does not know models, logits or whole texts.
+or below the first row of its tree. `runs` has, for each row of a run, the row that the run starts from
+(`owner`), the place in the run (`place`), and the token. The host writes it (server/host_steps.py); on a GPU
+`RunFinder` does (device_runs.py). The part of a run that the model's children confirm becomes nodes; the rest
+is dropped. Rows of runs come after all others, those of one run together. Does not know models, logits or
+whole texts.
 """
 
 from collections.abc import Sequence
@@ -24,7 +26,7 @@ from ssd.config import GrowthPolicyName
 from ssd.draft.tree.apply import apply_outcomes, calibrated
 from ssd.draft.tree.arrays import Array, Arrays
 from ssd.draft.tree.children import ChosenChildren
-from ssd.draft.tree.select import free_slots, growth_policy, select_rows
+from ssd.draft.tree.select import GrowthPolicy, free_slots, growth_policy, select_rows
 from ssd.draft.tree.tables import (
     WORD,
     WORDS,
@@ -265,18 +267,35 @@ def numbered_runs(xp: Arrays, tables: Tables, rows: TreeRows, found: Families, r
 _FLAGS = ("is_read", "attaches")
 
 
+@dataclass(frozen=True, slots=True)
+class ForestTables:
+    """The trees, and what the host says of them: forests that share it grow the same trees."""
+
+    trees: Tables
+    outcomes: OutcomeTable
+    usage: TenantUsage
+
+    @classmethod
+    def of(cls, xp: Arrays, shape: Shape) -> "ForestTables":
+        return cls(Tables.of(xp, shape), OutcomeTable.of(xp, shape), TenantUsage.of(xp, shape))
+
+
 class Forest:
-    def __init__(self, xp: Arrays, shape: Shape, policy: GrowthPolicyName = "value") -> None:
+    def __init__(
+        self,
+        xp: Arrays,
+        shape: Shape,
+        policy: GrowthPolicyName | GrowthPolicy = "value",
+        shared: ForestTables | None = None,
+    ) -> None:
+        """`shared`: the tables of another forest whose shape differs only in `rows`."""
         self.shape, self.xp = shape, xp
-        self.tables = Tables.of(xp, shape)
-        self.outcomes = OutcomeTable.of(xp, shape)
-        self.usage = TenantUsage.of(xp, shape)
+        self.shared = shared or ForestTables.of(xp, shape)
+        self.tables, self.outcomes, self.usage = self.shared.trees, self.shared.outcomes, self.shared.usage
         self.is_shared = xp.is_fixed
         """Whether `select` shares rows between tenants, by `usage`. Always true where shapes are fixed."""
-        self.truncates = True
-        """Whether any sequence has top_k, top_p or min_p. Set by the host."""
         self._known = Constants.of(xp, shape)
-        self._policy = growth_policy(policy, xp, shape)
+        self._policy = growth_policy(policy, xp, shape) if isinstance(policy, str) else policy
         self._view, self._num_used = self.tables, shape.sequences
         all_rows = shape.num_rows + shape.lookup
         columns = {each.name: xp.integers(all_rows) for each in fields(TreeRows)}
@@ -294,8 +313,11 @@ class Forest:
         self._path_buffer = xp.integers(sequences, shape.outcome + 1)
 
     def narrow(self, count: int) -> None:
-        """Restricts steps to the first `count` sequences. The caller ensures that no other is in use."""
-        if count != self._num_used:
+        """Restricts steps to the first `count` sequences. The caller ensures that no other is in use.
+
+        Fixed shapes stay as they are.
+        """
+        if count != self._num_used and not self.xp.is_fixed:
             self._view, self._num_used = self.tables.leading(count), count
 
     def select(self) -> None:

@@ -1,4 +1,4 @@
-"""A forest's steps on a GPU: by our kernels, and captured.
+"""A forest's steps on a GPU by our kernels.
 
 `KernelSteps` passes tables and buffers to the kernels' launchers. Each step has the same result as
 `select.py`, `forest.py` and `apply.py`, which define it, except for scratch rows.
@@ -7,15 +7,11 @@
 operations for the rest. Fan-out policies select and attach by torch: the kernels do not keep `parted`.
 `FixedChildren` is the torch form of `FusedChildren`, except that it adds noise only to the largest logits.
 
-`CapturedForest`, `CapturedModel` and `CapturedChildren` capture each step and replay it. Steps are captured
-while no session is open, so capturing writes only scratch; a replay works on the tables as they are then.
-The host loads its inputs (outcomes, runs, live sequences) into the tables before. Never run on a GPU.
+Never run on a GPU.
 
 Import late: Triton takes long to import and is useless without a GPU.
 """
 
-from collections.abc import Sequence
-from functools import partial
 from typing import Any, Literal, TypeVar, get_args
 
 import torch
@@ -32,8 +28,7 @@ from ssd.draft.tree.children import (
     SamplingNeeds,
     truncation_of,
 )
-from ssd.draft.tree.forest import Forest, RunRows
-from ssd.draft.tree.model import PrefillChunk, TensorsModel
+from ssd.draft.tree.forest import Forest, ForestTables, RunRows
 from ssd.draft.tree.select import OLDEST, READ_FIRST
 from ssd.draft.tree.tables import (
     NODE_BITS,
@@ -48,6 +43,7 @@ from ssd.draft.tree.tables import (
     TreeRows,
 )
 from ssd.kernels import trust
+from ssd.kernels.floors import floors_of
 from ssd.kernels.tree_families import ChildTable, RawChildren, RunTable, attach_children, lay_runs
 from ssd.kernels.tree_outcomes import OutcomeTokens, SlotMoves, apply_outcome_tokens
 from ssd.kernels.tree_rows import KeyLayout, RankedNodes, lay_rows, rank_trees
@@ -55,9 +51,8 @@ from ssd.kernels.tree_turns import Queue, RowDemand, UsageColumns, take_turns
 from ssd.kernels.trees import CalibrationParams, Sizes, StepRows, Trees
 from ssd.kernels.vocabulary import children_of
 from ssd.kvcache.pool import NODES_PER_TREE
-from ssd.runtime.capture import Capture
 from ssd.sampling.draws import Draws
-from ssd.sampling.select import largest_of_rows
+from ssd.sampling.select import largest_values
 from ssd.sampling.truncation import candidate_floors
 from ssd.sampling.whole import scaled
 
@@ -77,7 +72,7 @@ class KernelSteps:
     ) -> None:
         """`free`: the buffer for free slots."""
         num_rows = len(rows.sequence)
-        self._trees, self._rows = _columns(Trees, tables), _columns(StepRows, rows)
+        self._trees, self._rows = columns_of(Trees, tables), columns_of(StepRows, rows)
         self._sizes = Sizes(
             shape.width,
             shape.num_rows,
@@ -95,7 +90,7 @@ class KernelSteps:
         self._learning = CalibrationParams(known.edges, RANKS, apply.TRUST, apply.LEAST, apply.MEMORY)
         self._found = ChildTable.of(num_rows, shape.children, rows.sequence.device)
         self._ranked = RankedNodes.of(self._trees, self._sizes, free)
-        self._usage = _columns(UsageColumns, usage)
+        self._usage = columns_of(UsageColumns, usage)
         self._wishes = RowDemand(usage.wanted, *(torch.zeros_like(usage.wanted) for _ in range(2)))
         self._queue = Queue.of(self._ranked.keys.numel(), shape.num_rows, free.device)
 
@@ -105,19 +100,19 @@ class KernelSteps:
         lay_rows(self._trees, self._rows, self._ranked, self._queue.found, self._sizes, _KEYS)
 
     def lay_runs(self, runs: RunRows) -> None:
-        lay_runs(self._trees, self._rows, _columns(RunTable, runs), self._ranked.free, self._sizes)
+        lay_runs(self._trees, self._rows, columns_of(RunTable, runs), self._ranked.free, self._sizes)
 
     def attach(self, chosen: ChosenChildren, runs: RunRows, fresh: Tensor) -> None:
         """Attaches children; rows of confirmed runs become nodes."""
-        asked, said = _columns(RunTable, runs), RawChildren(*(each.contiguous() for each in chosen))
+        asked, said = columns_of(RunTable, runs), RawChildren(*(each.contiguous() for each in chosen))
         attach_children(self._trees, self._rows, said, asked, self._found, fresh, self._sizes, self._learning)
 
     def apply(self, outcomes: OutcomeTable, moves: Moves) -> None:
-        arrived, carried = OutcomeTokens(outcomes.count, outcomes.tokens), _columns(SlotMoves, moves)
+        arrived, carried = OutcomeTokens(outcomes.count, outcomes.tokens), columns_of(SlotMoves, moves)
         apply_outcome_tokens(self._trees, arrived, carried, self._sizes, self._learning)
 
 
-def _columns(kind: type[_Columns], table: object) -> _Columns:
+def columns_of(kind: type[_Columns], table: object) -> _Columns:
     """The columns of a table that a kernel's tuple names."""
     return kind(*(getattr(table, name) for name in kind._fields))  # type: ignore[attr-defined]
 
@@ -135,9 +130,10 @@ class FusedForest(Forest):
         shape: Shape,
         policy: GrowthPolicyName = "value",
         kernels: frozenset[Step] = frozenset(),
+        shared: ForestTables | None = None,
     ) -> None:
         """`kernels`: the steps that kernels do."""
-        super().__init__(xp, shape, policy)
+        super().__init__(xp, shape, policy, shared)
         # The kernel of `select` has the policy "value" built in, and that of `attach` keeps no partings.
         unfit: set[Step] = {"select"} if policy != "value" else set()
         unfit |= {"attach"} if self._policy.keeps_partings else set()
@@ -182,6 +178,7 @@ class FusedChildren:
         self, count: int, head_tokens: Tensor | None, device: torch.device, *, truncates: bool
     ) -> None:
         self._count, self._head_tokens, self._truncates = count, head_tokens, truncates
+        self._finds_floors = trust.may_run("floors", device)
         self._zero = torch.zeros((), device=device)
 
     def of(self, logits: Tensor, tables: Tables, rows: TreeRows) -> ChosenChildren:
@@ -192,10 +189,13 @@ class FusedChildren:
         draws = Draws(tables.seed[sequence], rows.position + 1, heats, is_murmur=is_murmur)
         if not self._truncates:
             return children_of(logits, draws, None, self._count, self._head_tokens)
-        scores = scaled(logits, temperatures)
-        _, largest = largest_of_rows(scores, min(SAMPLED_CANDIDATES, scores.shape[1]))
-        # A floor below the candidates is ignored: finding it would take a sort of the whole vocabulary.
-        floors = candidate_floors(largest, scores, truncation_of(tables, sequence))
+        # A floor below these is ignored: finding it would take a sort of the whole vocabulary.
+        largest = largest_values(logits, min(SAMPLED_CANDIDATES, logits.shape[1]))
+        truncation = truncation_of(tables, sequence)
+        if self._finds_floors:
+            floors = floors_of(logits, largest, heats, truncation)
+        else:
+            floors = candidate_floors(scaled(largest, temperatures), scaled(logits, temperatures), truncation)
         return children_of(logits, draws, floors, self._count, self._head_tokens)
 
 
@@ -206,106 +206,3 @@ def children_on(
     if device.type != "cpu" and trust.may_run("children", device):
         return FusedChildren(count, head_tokens, device, truncates=truncates)
     return FixedChildren(count, SamplingNeeds(samples=True, truncates=truncates), head_tokens, device=device)
-
-
-class CapturedForest(FusedForest):
-    def __init__(
-        self,
-        xp: TorchArrays,
-        shape: Shape,
-        policy: GrowthPolicyName,
-        capture: Capture,
-        kernels: frozenset[Step] = frozenset(),
-    ) -> None:
-        super().__init__(xp, shape, policy, kernels)
-        size = shape.num_rows + shape.lookup, shape.children
-        self.chosen: ChosenChildren = xp.integers(*size), xp.reals(*size, fill=-torch.inf)
-        """The input of a replayed `attach`."""
-        with torch.inference_mode():
-            self._replay_select = capture(super().select)
-            self._replay_runs = capture(super().lay_runs) if shape.lookup else None
-            self._replay_attach = capture(self._attach_chosen)
-            self._replay_apply = capture(super().apply)
-
-    def narrow(self, count: int) -> None:
-        """Does nothing: captured steps compute all sequences."""
-
-    def select(self) -> None:
-        with torch.inference_mode():
-            self._replay_select()
-
-    def lay_runs(self) -> None:
-        if self._replay_runs is not None:
-            with torch.inference_mode():
-                self._replay_runs()
-
-    def attach(self, chosen: ChosenChildren) -> None:
-        with torch.inference_mode():
-            for table, values in zip(self.chosen, chosen, strict=True):
-                if table is not values:
-                    table.copy_(values)
-            self._replay_attach()
-
-    def apply(self) -> None:
-        with torch.inference_mode():
-            self._replay_apply()
-
-    def _attach_chosen(self) -> None:
-        super().attach(self.chosen)
-
-
-class CapturedModel:
-    """Captures a step's forward and the moves of keys. Prompts are prefilled eagerly."""
-
-    def __init__(self, model: TensorsModel, forest: CapturedForest, capture: Capture) -> None:
-        self._model, self._forest = model, forest
-        device = forest.rows.token.device
-        self.logits = torch.zeros(len(forest.rows.token), model.num_columns, device=device)
-        with torch.inference_mode():
-            self._replay = capture(self._forward)
-            self._replay_moves = capture(lambda: model.move(forest.moves))
-
-    def forward(self, rows: TreeRows, tables: Tables, chunks: Sequence[PrefillChunk]) -> Tensor:
-        self._model.read(chunks)
-        with torch.inference_mode():
-            self._replay()
-        return self.logits
-
-    def move(self, moves: Moves) -> None:
-        with torch.inference_mode():
-            self._replay_moves()
-
-    def _forward(self) -> None:
-        self.logits.copy_(self._model.logits(self._forest.rows, self._forest.tables))
-
-
-class CapturedChildren:
-    """Captures the choice of children. Writes them directly to the input of `attach`.
-
-    Truncation is expensive, so it is captured separately and done only while a sequence needs it.
-    """
-
-    def __init__(
-        self,
-        plain: ChildChooser,
-        truncating: ChildChooser,
-        model: CapturedModel,
-        forest: CapturedForest,
-        capture: Capture,
-    ) -> None:
-        self._model, self._forest = model, forest
-        with torch.inference_mode():
-            self._replay_plain, self._replay_truncating = (
-                capture(partial(self._choose, each)) for each in (plain, truncating)
-            )
-
-    def of(self, logits: Tensor, tables: Tables, rows: TreeRows) -> ChosenChildren:
-        replay = self._replay_truncating if self._forest.truncates else self._replay_plain
-        with torch.inference_mode():
-            replay()
-        return self._forest.chosen
-
-    def _choose(self, children: ChildChooser) -> None:
-        found = children.of(self._model.logits, self._forest.tables, self._forest.rows)
-        for table, values in zip(self._forest.chosen, found, strict=True):
-            table.copy_(values)

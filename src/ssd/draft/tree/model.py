@@ -45,10 +45,10 @@ class PrefillChunk:
 
 
 class ForestModel(Protocol):
-    """The draft model. Its KV memory has the KV blocks of texts and the slots of trees."""
+    """The draft model, for arrays. Its KV memory has the KV blocks of texts and the slots of trees."""
 
     def forward(self, rows: TreeRows, tables: Tables, chunks: Sequence[PrefillChunk]) -> Tensor:
-        """Float32 logits of the rows that attach. If shapes are fixed: of all rows, undefined for others."""
+        """Float32 logits of the rows that attach."""
         ...
 
     def move(self, moves: Moves) -> None: ...
@@ -139,18 +139,14 @@ class TensorsModel:
         """Columns of the logits."""
         return self._model.num_columns
 
-    def forward(self, rows: TreeRows, tables: Tables, chunks: Sequence[PrefillChunk]) -> Tensor:
-        self.read(chunks)
-        return self.logits(rows, tables)
-
     def read(self, chunks: Sequence[PrefillChunk]) -> None:
-        """Prefills the chunks. Call before the step: its rows attend to these tokens."""
-        for each in chunks:
-            self._beside.launch(self._beside.batch([each.as_row()]), _as_they_are).collect()
+        """Prefills the chunks, without waiting for it. Call before the step: its rows attend to them."""
+        if chunks:
+            self._beside.launch(self._beside.batch([each.as_row() for each in chunks]), _as_they_are)
 
     @torch.inference_mode()
     def logits(self, rows: TreeRows, tables: Tables) -> Tensor:
-        """Logits of all rows, by a fixed list of operations."""
+        """Logits of all rows in the model's number format, by a fixed list of operations."""
         # Padding attends to its own key, in the first scratch slot.
         own = self._bits[:, torch.where(rows.sequence > 0, rows.slot, self._zero)]
         batch = Batch(
@@ -168,7 +164,7 @@ class TensorsModel:
         )
         plan = self._attention.plan(batch)
         hidden = self._model.hidden(decoder.DecoderInput(batch.tokens, batch.positions, plan))
-        return self._model.logits(hidden).float()
+        return self._model.logits(hidden)
 
     def move(self, moves: Moves) -> None:
         # From tree slots into KV blocks: no slot is both source and target.

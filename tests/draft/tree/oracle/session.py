@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from ssd.attention.inputs import Branches
 from ssd.draft.protocol.messages import (
+    CREDIT,
     MAX_ID,
     Drawn,
     Floats,
@@ -23,7 +24,7 @@ from ssd.draft.protocol.messages import (
     pack_ints,
     unpack_ints,
 )
-from ssd.draft.server.session import CREDIT, check_noise, sampling_params
+from ssd.draft.server.session import check_noise, sampling_params
 from ssd.kvcache.pool import NODES_PER_TREE
 from ssd.ngram import ngram_guess
 from ssd.sampling import History, SamplingRow, Tally, mix_seed
