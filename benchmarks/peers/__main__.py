@@ -27,9 +27,10 @@ from benchmarks.peers.registry import PEERS, SSD, peer_named, setup_commands
 from benchmarks.peers.report import tables, verdict_lines, write_report
 from benchmarks.peers.run import PeersRun, Watcher
 from benchmarks.peers.waves import continued_waves
-from ssd.cli.console import progress_of, shown
+from ssd.cli.console import shown
 from ssd.cli.machine import provenance
 from ssd.cli.options import parse_cores
+from ssd.cli.progress import progress_of
 from ssd.models.hub import local_model
 from ssd.processes.host_memory import host_memory
 from ssd.runtime.cores import share_out

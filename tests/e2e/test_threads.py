@@ -9,9 +9,12 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from ssd import LLM, SamplingParams
 from ssd.models import decoder
+from ssd.models.int8 import Int8Matrix
+from ssd.models.linear import MatMul, Matrix
 from tests.models.threads import sums_by_threads
 from tests.tiny import write_checkpoint
 
@@ -29,9 +32,13 @@ def texts(model: Path, **settings: Any) -> list[Any]:
     return [(each.outputs[0].token_ids, each.outputs[0].logprobs) for each in found]
 
 
+def of_any_matrix(weight: Matrix, bias: Tensor | None) -> MatMul:
+    return sums_by_threads(weight.to_dtype(torch.float32) if isinstance(weight, Int8Matrix) else weight, bias)
+
+
 @pytest.fixture
 def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(decoder, "matmul_maker", lambda *_: sums_by_threads)
+    monkeypatch.setattr(decoder, "matmul", of_any_matrix)
     return write_checkpoint("medium", tmp_path)
 
 

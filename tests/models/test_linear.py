@@ -12,15 +12,15 @@ from ssd.attention.inputs import PlainInput
 from ssd.config import DType, RunnerConfig
 from ssd.models import arithmetic, decoder
 from ssd.models.arithmetic import Arithmetic
+from ssd.models.int8 import Int8Matrix, fine_rounded_matmul, rounded, rounded_matmul
 from ssd.models.linear import (
     MakeMatMul,
     MatMul,
     apply_tiled,
     can_pack,
-    int8_matmul,
     matmul,
-    matmul_maker,
     resolve_precision,
+    resolve_target_precision,
 )
 from ssd.runtime.loading import load_model
 from ssd.runtime.runner import forward
@@ -30,6 +30,7 @@ CPU = torch.device("cpu")
 CLOSE = {torch.bfloat16: 5e-2, torch.float32: 1e-5, torch.float16: 2e-2}
 HAS = arithmetic.arithmetic()
 needs_int8 = pytest.mark.skipif(HAS.int8_steps is None, reason="int8 linears need AVX-512")
+INT8_MATMULS = [pytest.param(make, marks=needs_int8) for make in (rounded_matmul, fine_rounded_matmul)]
 
 
 def on_a_cpu_with(monkeypatch: pytest.MonkeyPatch, has: Arithmetic) -> None:
@@ -74,7 +75,7 @@ def unlike(num_rows: int, num_columns: int) -> torch.Tensor:
 def test_int8_is_near_plain(rows: int, with_bias: bool, dtype: torch.dtype) -> None:
     weight, x = unlike(5000, 96).to(dtype), unlike(rows, 96).to(dtype)
     bias = torch.randn(5000).to(dtype) if with_bias else None
-    found = int8_matmul(weight, bias)(x)
+    found = rounded_matmul(weight, bias)(x)
     assert found.dtype == dtype
     # What rounding to 1 part in 250 may take of an entry's size; a misplaced scale takes ten times as much.
     expected = x.double() @ weight.double().T + (0 if bias is None else bias.double())
@@ -86,23 +87,39 @@ def test_int8_is_near_plain(rows: int, with_bias: bool, dtype: torch.dtype) -> N
 
 
 @needs_int8
+@pytest.mark.parametrize("with_bias", [True, False])
+@pytest.mark.parametrize("rows", [1, 7, 33])
+def test_inputs_of_16_bits_leave_the_error_of_the_weights(rows: int, with_bias: bool) -> None:
+    weight, x = unlike(500, 96), unlike(rows, 96)
+    bias = torch.randn(500) if with_bias else None
+    exact = rounded(weight).to_dtype(torch.float64)
+    expected = x.double() @ exact.T + (0 if bias is None else bias.double())
+    sizes = x.double().norm(dim=1, keepdim=True) * exact.norm(dim=1)
+    coarse, fine = (
+        float(((make(weight, bias)(x) - expected).abs() / sizes).max())
+        for make in (rounded_matmul, fine_rounded_matmul)
+    )
+    assert fine < 3e-5 < 1e-3 < coarse
+
+
+@needs_int8
 def test_the_largest_int8_input_keeps_its_sign() -> None:
     """A bfloat16 scale that is rounded down must not carry the largest input over the edge of int8."""
     x = torch.zeros(256, 32, dtype=torch.bfloat16)
     x[:, 5] = torch.arange(1, 257).bfloat16() * torch.tensor([1, -1]).repeat(128)
-    torch.testing.assert_close(int8_matmul(torch.eye(32).bfloat16(), None)(x), x, rtol=0.02, atol=0)
+    torch.testing.assert_close(rounded_matmul(torch.eye(32).bfloat16(), None)(x), x, rtol=0.02, atol=0)
 
 
-@needs_int8
-def test_int8_zeros_stay_zeros_and_strides_do_not_matter() -> None:
+@pytest.mark.parametrize("make", INT8_MATMULS)
+def test_int8_zeros_stay_zeros_and_strides_do_not_matter(make: MakeMatMul) -> None:
     weight, bias = torch.randn(64, 32).bfloat16(), torch.randn(64).bfloat16()
     weight[3] = 0
     x = torch.randn(32, 8).bfloat16().t()
     x[2] = 0
-    found = int8_matmul(weight, bias)(x)
+    found = make(weight, bias)(x)
     assert torch.equal(found[2], bias)
     assert torch.equal(found[:, 3], bias[3].expand(8))
-    assert torch.equal(found, int8_matmul(weight, bias)(x.contiguous()))
+    assert torch.equal(found, make(weight, bias)(x.contiguous()))
 
 
 @needs_int8
@@ -112,21 +129,21 @@ def test_without_vnni_no_sum_of_two_products_overflows(monkeypatch: pytest.Monke
     weight, x = torch.ones(64, 256), torch.ones(16, 256)
     weight[::2] = -1
     expected = (x @ weight.T).double()
-    torch.testing.assert_close(int8_matmul(weight, None)(x).double(), expected, rtol=1e-2, atol=0)
+    torch.testing.assert_close(rounded_matmul(weight, None)(x).double(), expected, rtol=1e-2, atol=0)
 
 
 def test_int8_is_refused_where_it_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:
     on_a_cpu_with(monkeypatch, Arithmetic(bfloat16=True, packs_float32=True, int8_steps=127))
-    assert matmul_maker("model", CPU, torch.float16) is matmul
+    assert resolve_precision("model", CPU, torch.float16) == "model"
     with pytest.raises(ValueError, match="use 'auto', 'model' or 'int8'"):
-        matmul_maker("int4", CPU, torch.bfloat16)  # type: ignore[arg-type]
+        resolve_precision("int4", CPU, torch.bfloat16)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="no int8 linears on this cuda"):
-        matmul_maker("int8", torch.device("cuda"), torch.bfloat16)
+        resolve_precision("int8", torch.device("cuda"), torch.bfloat16)
     with pytest.raises(ValueError, match="dtype='auto'"):
-        matmul_maker("int8", CPU, torch.float16)
+        resolve_precision("int8", CPU, torch.float16)
     on_a_cpu_with(monkeypatch, Arithmetic(bfloat16=False, packs_float32=False, int8_steps=None))
     with pytest.raises(ValueError, match="AVX-512"):
-        matmul_maker("int8", CPU, torch.bfloat16)
+        resolve_precision("int8", CPU, torch.bfloat16)
 
 
 def test_auto_rounds_drafts_where_that_is_faster(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,33 +155,72 @@ def test_auto_rounds_drafts_where_that_is_faster(monkeypatch: pytest.MonkeyPatch
     assert resolve_precision("auto", CPU, torch.bfloat16) == "model"
 
 
+def test_auto_rounds_no_targets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its weights decide its tokens."""
+    on_a_cpu_with(monkeypatch, Arithmetic(bfloat16=True, packs_float32=True, int8_steps=127))
+    assert resolve_target_precision("auto", CPU, torch.bfloat16) == "model"
+    assert resolve_target_precision("int8", CPU, torch.float32) == "int8"
+    on_a_cpu_with(monkeypatch, Arithmetic(bfloat16=True, packs_float32=True, int8_steps=None))
+    with pytest.raises(ValueError, match="AVX-512"):
+        resolve_target_precision("int8", CPU, torch.float32)
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
-@pytest.mark.parametrize("make", [matmul, pytest.param(int8_matmul, marks=needs_int8)])
-def test_a_row_has_the_same_bits_anywhere_in_its_tile(dtype: torch.dtype, make: MakeMatMul) -> None:
-    multiply = make(torch.randn(704, 256).to(dtype), None)
+@pytest.mark.parametrize("make", [matmul, *INT8_MATMULS])
+@pytest.mark.parametrize("num_outputs", [704, 301])
+def test_a_row_has_the_same_bits_anywhere_in_its_tile(
+    dtype: torch.dtype, make: MakeMatMul, num_outputs: int
+) -> None:
+    multiply = make(torch.randn(num_outputs, 256).to(dtype), torch.randn(num_outputs).to(dtype))
     x = torch.randn(64, 256).to(dtype)
     order = torch.randperm(64)
     tiles = (16,) * 4
     assert torch.equal(apply_tiled(multiply, x, tiles)[order], apply_tiled(multiply, x[order], tiles))
 
 
-def test_every_linear_is_made_at_the_precision_asked_for(
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("make", INT8_MATMULS)
+def test_an_int8_row_does_not_depend_on_the_rows_beside_it(dtype: torch.dtype, make: MakeMatMul) -> None:
+    """Whatever their number and size: integers are added exactly, and each row has its own scale."""
+    multiply = make(unlike(301, 250), torch.randn(301).to(dtype))
+    x = unlike(200, 250).to(dtype)
+    alone = torch.cat([multiply(row) for row in torch.split(x, 1)])
+    for num_rows in (2, 5, 16, 128, 200):
+        assert torch.equal(torch.cat([multiply(rows) for rows in torch.split(x, num_rows)]), alone)
+
+
+@pytest.mark.parametrize("make", INT8_MATMULS)
+def test_int8_takes_no_rows(make: MakeMatMul) -> None:
+    """A forward may decide no token."""
+    assert make(torch.randn(64, 32), None)(torch.empty(0, 32)).shape == (0, 64)
+
+
+@needs_int8
+def test_a_scale_for_all_rows_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the test above could not fail."""
+    usual = torch.Tensor.amax
+    monkeypatch.setattr(torch.Tensor, "amax", lambda x, dim, keepdim: usual(x).expand(len(x), 1).clone())
+    multiply, x = rounded_matmul(torch.randn(64, 96), None), unlike(5, 96)
+    assert not torch.equal(multiply(x), torch.cat([multiply(row) for row in torch.split(x, 1)]))
+
+
+@needs_int8
+def test_every_matrix_is_read_at_the_precision_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = []
+    made: list[tuple[int, int]] = []
 
-    def maker(precision: str, *_: object) -> MakeMatMul:
-        def make(weight: torch.Tensor, bias: torch.Tensor | None) -> MatMul:
-            made.append((precision, *weight.shape))
-            return matmul(weight, bias)
+    def make(weight: Int8Matrix, bias: torch.Tensor | None) -> MatMul:
+        assert isinstance(weight, Int8Matrix)
+        num_outputs, num_inputs = weight.values.shape
+        made.append((num_outputs, num_inputs))
+        return matmul(weight, bias)
 
-        return make
-
-    monkeypatch.setattr(decoder, "matmul_maker", maker)
+    monkeypatch.setattr(decoder, "matmul", make)
     config = RunnerConfig(model=str(write_checkpoint("qwen2", tmp_path)), device="cpu", max_model_len=256)
     load_model(replace(config, precision="int8"))
     layer = [(128, 64), (64, 64), (320, 64), (64, 160)]
-    assert made == [("int8", *shape) for shape in [*layer * 3, (512, 64)]]
+    assert made == [*layer * 3, (512, 64)]
 
 
 @needs_int8

@@ -5,7 +5,7 @@ import math
 import torch
 
 from ssd.models.config import RopeConfig
-from ssd.models.rope import inverse_frequencies, rope_table, rotate
+from ssd.models.rope import inverse_frequencies, rope_table
 
 CPU = torch.device("cpu")
 LLAMA3 = RopeConfig(500_000.0, "llama3", 8.0, 1.0, 4.0, 8192)
@@ -40,7 +40,7 @@ def test_scores_depend_on_distance_alone() -> None:
     query, key = torch.randn(1, 1, 64), torch.randn(1, 1, 64)
 
     def score(query_at: int, key_at: int) -> float:
-        rotated = [rotate(x, *table.at(torch.tensor([at]))) for x, at in ((query, query_at), (key, key_at))]
+        rotated = [table.at(torch.tensor([at])).apply(x) for x, at in ((query, query_at), (key, key_at))]
         return float((rotated[0] * rotated[1]).sum())
 
     assert math.isclose(score(7, 3), score(207, 203), abs_tol=1e-3)

@@ -7,7 +7,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from ssd.models.linear import MakeMatMul, MatMul, int8_matmul, matmul, packed_matmul
+from ssd.models.int8 import fine_rounded_matmul, rounded_matmul
+from ssd.models.linear import MakeMatMul, MatMul, matmul, packed_matmul
 from ssd.models.shards import MOST_SHARDS, ShardThreads, num_shards, sharded
 from tests.models.test_linear import needs_int8
 from tests.models.threads import sums_by_threads
@@ -42,7 +43,15 @@ def products(make: MakeMatMul, weight: Tensor, bias: Tensor | None, x: Tensor) -
 @pytest.mark.parametrize("rows", [1, 5, 16, 128])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(
-    "make", [plain, matmul, packed_matmul, pytest.param(int8_matmul, marks=needs_int8), sums_by_threads]
+    "make",
+    [
+        plain,
+        matmul,
+        packed_matmul,
+        pytest.param(rounded_matmul, marks=needs_int8),
+        pytest.param(fine_rounded_matmul, marks=needs_int8),
+        sums_by_threads,
+    ],
 )
 def test_bits_do_not_depend_on_the_number_of_threads(make: MakeMatMul, dtype: torch.dtype, rows: int) -> None:
     torch.manual_seed(rows)

@@ -1,7 +1,7 @@
 """Detects which arithmetic torch and oneDNN can use on this CPU.
 
 Knows instruction sets. The number formats that follow from them were chosen by measuring forwards of 1 to
-128 rows (docs/performance.md, `benchmarks/linears.py`). They are not timed at startup: timing noise could
+128 rows (benchmarks/RESULTS.md, `benchmarks/linears.py`). They are not timed at startup: timing noise could
 change the format between starts, and with the format a model's near-ties change.
 """
 
@@ -14,6 +14,8 @@ _WITHOUT_AVX512 = frozenset({"SSE41", "AVX", "AVX2", "AVX2_VNNI", "AVX2_VNNI_2"}
 _WITHOUT_VNNI = _WITHOUT_AVX512 | {"AVX512_CORE"}
 _WITHOUT_BFLOAT16 = _WITHOUT_VNNI | {"AVX512_CORE_VNNI"}
 """Values of ONEDNN_MAX_CPU_ISA that hide these instructions from oneDNN."""
+
+ALL_INT8_STEPS, INT8_STEPS_WITHOUT_VNNI = 127, 63
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +38,7 @@ def arithmetic() -> Arithmetic:
     return Arithmetic(
         bfloat16=_has_bfloat16() and hidden not in _WITHOUT_BFLOAT16,
         packs_float32=torch.cpu._is_avx2_supported() and _has_operators(torch.ops.mkldnn, *_PACKED_LINEAR),
-        int8_steps=(127 if has_vnni else 63)
+        int8_steps=(ALL_INT8_STEPS if has_vnni else INT8_STEPS_WITHOUT_VNNI)
         if has_avx512 and _has_operators(torch.ops.onednn, *_INT8_LINEAR)
         else None,
     )

@@ -1,7 +1,7 @@
 """Checks the counts in a GGUF header against the size of the file, before the header is parsed.
 
 Counts and lengths in a header have 64 bits, and the gguf package's parser trusts them: with a count of 2^60
-it would never return. Knows the layout of headers only.
+it would never return. Also reads the vocabulary. Knows the layout of headers only.
 """
 
 import struct
@@ -14,15 +14,24 @@ _STRING, _ARRAY = 8, 9
 _LEAST_TENSOR = 8 + 4 + 8 + 4 + 8
 """Minimum bytes of a tensor's entry: name, dimension, type and offset."""
 _LEAST_PAIR = 8 + 4 + 1
-_ARCHITECTURE = "general.architecture"
+_ARCHITECTURE, _TOKENS = "general.architecture", "tokenizer.ggml.tokens"
 
 
 def check_counts(path: Path) -> None:
     """ValueError if the header's counts and lengths exceed the file."""
+    _scan(path, wants_tokens=False)
+
+
+def read_tokens(path: Path) -> list[str]:
+    """The texts of the vocabulary, by token id; empty if the file has none."""
+    return _scan(path, wants_tokens=True)
+
+
+def _scan(path: Path, *, wants_tokens: bool) -> list[str]:
     size = path.stat().st_size
     with path.open("rb") as file:
         try:
-            _check(_HeaderScanner(file, size))
+            return _check(_HeaderScanner(file, size), wants_tokens=wants_tokens)
         except (struct.error, UnicodeDecodeError, KeyError, _DoesNotFitError) as error:
             raise ValueError(f"{path} is not a GGUF file, or a damaged one: download it again") from error
 
@@ -54,7 +63,8 @@ class _HeaderScanner:
         self._file.seek(num_bytes, 1)
 
 
-def _check(header: _HeaderScanner) -> None:
+def _check(header: _HeaderScanner, *, wants_tokens: bool) -> list[str]:
+    tokens: list[str] = []
     if header.number("I") != int.from_bytes(b"GGUF", "little") or header.number("I") not in (2, 3):
         raise _DoesNotFitError("not a GGUF file of version 2 or 3")
     num_tensors, num_pairs = header.number("Q"), header.number("Q")
@@ -64,7 +74,19 @@ def _check(header: _HeaderScanner) -> None:
         name, kind = header.text(), header.number("I")
         if name == _ARCHITECTURE and kind != _STRING:
             raise _DoesNotFitError(f"{_ARCHITECTURE} is not a string")
-        _skip_field(header, kind)
+        if wants_tokens and name == _TOKENS and kind == _ARRAY:
+            tokens = _texts(header)
+        else:
+            _skip_field(header, kind)
+    return tokens
+
+
+def _texts(header: _HeaderScanner) -> list[str]:
+    if header.number("I") != _STRING:
+        raise _DoesNotFitError(f"{_TOKENS} are not strings")
+    count = header.number("Q")
+    header.require(count, 8)
+    return [header.text() for _ in range(count)]
 
 
 def _skip_field(header: _HeaderScanner, kind: int) -> None:

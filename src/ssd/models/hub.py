@@ -4,15 +4,18 @@ Names on the hub are `org/name`, `org/name@revision` and `org/name/file.gguf` (n
 configuration, tokenizer and safetensors: no pickles. Cached files need no network. Does not open the files.
 """
 
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from huggingface_hub import constants, hf_hub_download, snapshot_download
+from huggingface_hub import HfApi, constants, hf_hub_download, snapshot_download
 from huggingface_hub.errors import (
     EntryNotFoundError,
     GatedRepoError,
     HfHubHTTPError,
     LocalEntryNotFoundError,
+    OfflineModeIsEnabled,
     RepositoryNotFoundError,
     RevisionNotFoundError,
 )
@@ -20,6 +23,12 @@ from huggingface_hub.errors import (
 from ssd.config import EngineConfig
 from ssd.models.names import HubName, parse_hub_name, path_or_hub_name
 
+_HTTP_ERROR: type[Exception] = HfHubHTTPError.__bases__[0]
+"""An error of httpx or httpx2, depending on the client's version."""
+_UNREACHED = (OfflineModeIsEnabled, _HTTP_ERROR)
+"""Raised without a network."""
+_ASK_SECONDS = 5.0
+_NEWEST = "main"
 _FILES = ("*.json", "*.safetensors", "*.jinja", "*.txt", "*.model")
 
 
@@ -37,6 +46,32 @@ def local_model(model: str, *, hf_cache: str | None) -> str:
     return str(location) if isinstance(location, Path) else _download(location, hf_cache)
 
 
+def find_model_files(model: str, *, hf_cache: str | None) -> Path | None:
+    """The path of a model that is on this machine; None if it can be downloaded from the hub.
+
+    ValueError with a remedy if it is neither. Asks the hub, but downloads nothing.
+    """
+    location = path_or_hub_name(model)
+    if isinstance(location, Path):
+        return location
+    cache = _cache(hf_cache)
+    where: dict[str, Any] = {"revision": location.revision, "cache_dir": cache}
+    with suppress(LocalEntryNotFoundError, OSError):
+        if location.file is not None:
+            return Path(hf_hub_download(location.repo, location.file, local_files_only=True, **where))
+        where["allow_patterns"] = list(_FILES)
+        return Path(snapshot_download(location.repo, local_files_only=True, **where))
+    try:
+        HfApi().model_info(location.repo, revision=location.revision or _NEWEST, timeout=_ASK_SECONDS)
+    except HfHubHTTPError as error:
+        raise ValueError(_remedy(location, cache or constants.HF_HUB_CACHE, error)) from error
+    except _UNREACHED as error:
+        if "Timeout" in type(error).__name__:
+            return None  # A slow hub may still serve the download, which has longer timeouts.
+        raise ValueError(_unreached(location, cache or constants.HF_HUB_CACHE)) from error
+    return None
+
+
 def model_title(model: str) -> str:
     """A model's name for users: the name of its folder or file, or its name on the hub."""
     path = Path(model).expanduser()
@@ -44,7 +79,7 @@ def model_title(model: str) -> str:
 
 
 def _download(name: HubName, hf_cache: str | None) -> str:
-    cache = str(Path(hf_cache).expanduser()) if hf_cache else None
+    cache = _cache(hf_cache)
     try:
         if name.file is not None:
             return str(hf_hub_download(name.repo, name.file, revision=name.revision, cache_dir=cache))
@@ -56,6 +91,10 @@ def _download(name: HubName, hf_cache: str | None) -> str:
     except OSError as error:
         raise ValueError(f"{name.repo} could not be stored: {error}") from error
     return str(folder)
+
+
+def _cache(hf_cache: str | None) -> str | None:
+    return str(Path(hf_cache).expanduser()) if hf_cache else None
 
 
 def _remedy(name: HubName, cache: str, error: Exception) -> str:
@@ -70,10 +109,14 @@ def _remedy(name: HubName, cache: str, error: Exception) -> str:
     if isinstance(error, RevisionNotFoundError):
         return f"{repo} has no revision {name.revision!r}: see {page}"
     if isinstance(error, LocalEntryNotFoundError):
-        return (
-            f"{repo} is not in the cache ({cache}) and the hub cannot be reached: connect, or name a folder "
-            "or .gguf file, or set SSD_HF_CACHE to a cache that contains it"
-        )
+        return _unreached(name, cache)
     if isinstance(error, EntryNotFoundError):
         return f"{repo} has no file {name.file!r}: see {page}"
     return f"{repo} could not be downloaded from the hub: {' '.join(str(error).split())}"
+
+
+def _unreached(name: HubName, cache: str) -> str:
+    return (
+        f"{name.repo} is not in the cache ({cache}) and the hub cannot be reached: connect, or name a folder "
+        "or .gguf file, or set SSD_HF_CACHE to a cache that contains it"
+    )

@@ -1,7 +1,7 @@
-"""Rotary position embedding: tables of cosines and sines, and their application.
+"""Rotary position embedding: tables of cosines and sines.
 
 Knows frequencies and their scaling. Does not know sequences: each row has its own position, so nodes of a
-tree can have positions that differ from their slots.
+tree can have positions that differ from their slots. `attention/rotation.py` applies them.
 """
 
 import math
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ssd.attention.rotation import Rotation
 from ssd.models.config import RopeConfig
 
 
@@ -20,15 +21,8 @@ class RopeTable:
     cos: Tensor
     sin: Tensor
 
-    def at(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Cosines and sines at these positions, shaped to broadcast over heads."""
-        return self.cos[positions].unsqueeze(1), self.sin[positions].unsqueeze(1)
-
-
-def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotates [rows, heads, head_dim] in float32; returns the dtype of x."""
-    first, second = x.float().chunk(2, dim=-1)
-    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(x.dtype)
+    def at(self, positions: Tensor) -> Rotation:
+        return Rotation(self.cos[positions].unsqueeze(1), self.sin[positions].unsqueeze(1))
 
 
 def rope_table(

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 import torch
 from torch import Tensor
 
-from ssd.models.linear import MakeMatMul, MatMul
+from ssd.models.linear import MakeMatMul, MatMul, Matrix
 
 MOST_SHARDS = 32
 """More threads than this are not used."""
@@ -75,7 +75,7 @@ def _work_off(works: Iterator[Callable[[], None]]) -> None:
 def sharded(make: MakeMatMul, threads: ShardThreads) -> MakeMatMul:
     """Like `make`, in shards; weights are also packed on one thread."""
 
-    def make_sharded(weight: Tensor, bias: Tensor | None) -> MatMul:
+    def make_sharded(weight: Matrix, bias: Tensor | None) -> MatMul:
         count = num_shards(len(weight))
         biases = [None] * count if bias is None else bias.tensor_split(count)
         with threads.one_for_each_operation():

@@ -8,18 +8,22 @@ from collections.abc import Sequence
 
 import torch
 
-from ssd.config import DType, EngineConfig
+from ssd.config import DType, EngineConfig, Precision, RunnerConfig
 from ssd.models import arithmetic
-from ssd.models.linear import resolve_precision
+from ssd.models.linear import resolve_precision, resolve_target_precision
 
 
 def check_machine(config: EngineConfig) -> None:
     """ValueError with a remedy if this machine does not support the settings."""
-    resolve_device(config.device)
-    if config.own_draft is not None:
-        draft = config.draft_runner
-        device = resolve_device(draft.device)
-        resolve_precision(draft.precision, device, resolve_dtype(draft.dtype, device))
+    for each in (config.runner, *([] if config.own_draft is None else [config.draft_runner])):
+        device = resolve_device(each.device)
+        runner_precision(each, device, resolve_dtype(each.dtype, device))
+
+
+def runner_precision(runner: RunnerConfig, device: torch.device, dtype: torch.dtype) -> Precision:
+    """Resolves the precision of a model; ValueError if the device does not support it."""
+    resolve = resolve_precision if runner.is_draft else resolve_target_precision
+    return resolve(runner.precision, device, dtype)
 
 
 def resolve_device(device: str) -> torch.device:

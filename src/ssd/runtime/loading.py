@@ -13,20 +13,21 @@ from torch import Tensor
 
 from ssd.attention.choice import eager_backend
 from ssd.attention.inputs import PlainInput
-from ssd.config import Precision, RunnerConfig
+from ssd.config import RunnerConfig
 from ssd.kvcache.pool import KVPool, PoolShape
 from ssd.models.checkpoint import Checkpoint, open_checkpoint
 from ssd.models.decoder import DenseDecoder
 from ssd.models.head_tokens import frequent_tokens
-from ssd.models.linear import resolve_precision
+from ssd.models.int8 import InputBits
 from ssd.models.shards import ShardThreads
 from ssd.models.weights import ProgressSource, ShowProgress
 from ssd.runtime.capture import Capture, CudaGraphs
 from ssd.runtime.captured import CapturedRunner
 from ssd.runtime.cores import pin_to_cores
 from ssd.runtime.eager import EagerRunner
+from ssd.runtime.freed_memory import return_freed_memory
 from ssd.runtime.gpu_device import GpuDevice, gpu_device_of
-from ssd.runtime.host import resolve_device, resolve_dtype
+from ssd.runtime.host import resolve_device, resolve_dtype, runner_precision
 from ssd.runtime.huge_pages import request_huge_pages
 from ssd.runtime.kv_planner import KVPlanner
 from ssd.runtime.layout import Tiling
@@ -73,33 +74,30 @@ def load_model(
     device = resolve_device(config.device)
     checkpoint = open_checkpoint(config.model)
     dtype = resolve_dtype(config.dtype, device, checkpoint.config.dtype)
+    precision = runner_precision(config, device, dtype)
     gpu = gpu or gpu_device_of(device)
     planner = KVPlanner(config, checkpoint.config, dtype, device)
     # Before loading, since it may raise. A GPU's KV memory is known only after loading the weights.
     longest = planner.max_model_len(planner.on_host()) if gpu is None else planner.longest
     threads = ShardThreads() if config.deterministic and device.type == "cpu" else None
+    if device.type != "cpu":
+        # Imported here because Triton takes long to import.
+        from ssd.runtime.kernel_checks import check_model
+
+        check_model(planner.one_block, checkpoint.config, deterministic=config.deterministic)
     model = _load_decoder(
         checkpoint,
         longest,
         dtype,
         device,
-        precision=config.precision,
+        int8_input_bits=_input_bits(config) if precision == "int8" else None,
         head_tokens=_frequent(checkpoint, config.head),
         show_progress=show_progress,
         threads=threads,
     )
     if device.type == "cpu":
+        return_freed_memory()
         request_huge_pages()
-    else:
-        # Imported here because Triton takes long to import.
-        from ssd.runtime.kernel_checks import check_model
-
-        check_model(
-            planner.one_block,
-            checkpoint.config.num_heads,
-            checkpoint.config.vocab_size,
-            deterministic=config.deterministic,
-        )
     unpooled = _ModelWithoutPool(config, checkpoint, model, threads)
     if gpu is None:
         return unpooled.on(planner.on_host(), longest, None)
@@ -157,18 +155,22 @@ def _frequent(checkpoint: Checkpoint, head: int | None) -> Sequence[int] | None:
     return frequent_tokens(checkpoint.tokenizer(), checkpoint.config.vocab_size, head)
 
 
+def _input_bits(config: RunnerConfig) -> InputBits:
+    """A draft is fast, since its tokens are verified; a target is precise."""
+    return 8 if config.is_draft else 16
+
+
 def _load_decoder(
     checkpoint: Checkpoint,
     num_positions: int,
     dtype: torch.dtype,
     device: torch.device,
     *,
-    precision: Precision,
+    int8_input_bits: InputBits | None,
     head_tokens: Sequence[int] | None,
     show_progress: ShowProgress,
     threads: ShardThreads | None,
 ) -> DenseDecoder:
-    precision = resolve_precision(precision, device, dtype)
     started = time.perf_counter()
     source = ProgressSource(checkpoint.weights(), f"loading {checkpoint.name}", show=show_progress)
     try:
@@ -178,13 +180,13 @@ def _load_decoder(
             num_positions=num_positions,
             dtype=dtype,
             device=device,
-            precision=precision,
+            int8_input_bits=int8_input_bits,
             head_tokens=head_tokens,
             threads=threads,
         )
     finally:
         source.close()
-    format_name = "int8" if precision == "int8" else str(dtype).removeprefix("torch.")
+    format_name = "int8" if int8_input_bits else str(dtype).removeprefix("torch.")
     seconds = time.perf_counter() - started
     logger.info("loaded %s as %s on %s in %.1f s", checkpoint.name, format_name, device, seconds)
     return model

@@ -10,9 +10,8 @@ import torch
 from ssd.config import RunnerConfig
 from ssd.models.checkpoint import open_checkpoint
 from ssd.models.config import ModelConfig
-from ssd.models.linear import resolve_precision
 from ssd.processes.host_memory import HostMemory, gib
-from ssd.runtime.host import resolve_dtype
+from ssd.runtime.host import resolve_dtype, runner_precision
 from ssd.runtime.kv_planner import KVPlanner, pool_bytes
 
 CPU = "cpu"
@@ -35,7 +34,7 @@ def memory_needs(who: str, runner: RunnerConfig, device: str = CPU, *, left: int
     """`left`: free bytes of a GPU before loading; KV fills them unless the settings give its size."""
     model = open_checkpoint(runner.model).config
     dtype = _dtype(runner, device, model.dtype)
-    weights = _num_weights(model) * _itemsize(runner, device, dtype)
+    weights = _num_weights(model, device) * _itemsize(runner, device, dtype)
     planner = KVPlanner(runner, model, dtype, torch.device(CPU))
     least = pool_bytes(planner.one_block)
     if runner.kv_cache_bytes is not None:
@@ -65,9 +64,10 @@ def check_host_memory(needs: list[MemoryNeeds], memory: HostMemory) -> None:
     raise ValueError(f"{problem}: use a smaller model, free memory, or raise the limit of the container")
 
 
-def _num_weights(model: ModelConfig) -> int:
-    """Number of weights in memory; a tied head is counted once."""
-    return model.num_parameters + (0 if model.tie_embeddings else model.vocab_size * model.hidden_size)
+def _num_weights(model: ModelConfig, device: str) -> int:
+    """Number of weights in memory. Only a GPU holds a tied head once: on CPUs the packed head is a copy."""
+    is_shared = model.tie_embeddings and device != CPU
+    return model.num_parameters + (0 if is_shared else model.vocab_size * model.hidden_size)
 
 
 def _dtype(runner: RunnerConfig, device: str, declared: str | None) -> torch.dtype:
@@ -80,5 +80,4 @@ def _dtype(runner: RunnerConfig, device: str, declared: str | None) -> torch.dty
 def _itemsize(runner: RunnerConfig, device: str, dtype: torch.dtype) -> int:
     if device != CPU:
         return dtype.itemsize
-    is_int8 = resolve_precision(runner.precision, torch.device(CPU), dtype) == "int8"
-    return 1 if is_int8 else dtype.itemsize
+    return 1 if runner_precision(runner, torch.device(CPU), dtype) == "int8" else dtype.itemsize
