@@ -10,7 +10,7 @@ ms; `cpu` is the process's time of settle, propose and taking in, in ms a round.
 
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -34,16 +34,21 @@ WARM_UP = 20
 class DraftHere:
     """A draft service in this process, and lines to it."""
 
-    def __init__(self, shape: Shape | None = None) -> None:
-        self._wires = Wires()
-        scheduler = scheduler_of(RuledModel(), prefill_chunk=4096, shape=shape)
-        self._service = DraftServer(scheduler, DraftEnd(self._wires), hello("draft"))
+    def __init__(
+        self,
+        shape: Shape | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        model: RuledModel | None = None,
+    ) -> None:
+        self._wires, self._clock = Wires(), clock
+        scheduler = scheduler_of(model or RuledModel(), prefill_chunk=4096, shape=shape, clock=clock)
+        self._service = DraftServer(scheduler, DraftEnd(self._wires), hello("draft"), clock)
 
     name = "a draft"
 
     def connect(self) -> Connection | None:
         link = EngineEnd(self._wires, lambda: None)
-        return Connection(link, hello("target"), time.monotonic, timeout=60.0, hello_timeout=60.0)
+        return Connection(link, hello("target"), self._clock, timeout=60.0, hello_timeout=60.0)
 
     def is_broken(self) -> str:
         return ""

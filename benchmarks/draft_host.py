@@ -3,9 +3,9 @@
     python -m benchmarks.draft_host [--batch 1 64] [--steps 3] [--rounds 200] [--lookahead 8]
 
 A rule (ruled.py) stands for the model. A round brings an outcome for every sequence and takes some steps,
-each with its frames put on the wire. `step` is all of it but the forward; `host` is what a captured step
-leaves to the host: outcomes in, frames out, blocks, texts; not selecting, attaching and applying, nor the
-choice of children. ms a step, best/p50/p90 of the rounds: where others compute too, the best says more.
+each with its frames put on the wire. `step` is all of it but the forward; `host` is that without selecting,
+attaching and applying, and the choice of children (on a GPU: `draft_step_cost`). ms a step, best/p50/p90 of
+the rounds: where others compute too, the best says more.
 """
 
 import time
@@ -33,10 +33,11 @@ from benchmarks.ruled import (
 from ssd.attention.inputs import SequenceInput
 from ssd.draft.protocol.codec import encode
 from ssd.draft.protocol.messages import Nodes, Open, Sampling, pack_ints
+from ssd.draft.server.host_steps import HostSteps
 from ssd.draft.server.scheduler import DraftScheduler, HostLimits
 from ssd.draft.server.session import DraftSession
-from ssd.draft.tree.arrays import Arrays, NumpyArrays, TorchArrays
-from ssd.draft.tree.children import ChildChooser, ChosenChildren, FixedChildren, LooseChildren, SamplingNeeds
+from ssd.draft.tree.arrays import NumpyArrays
+from ssd.draft.tree.children import ChosenChildren, LooseChildren
 from ssd.draft.tree.forest import Forest
 from ssd.draft.tree.model import PrefillChunk
 from ssd.draft.tree.tables import Shape, Tables, TreeRows
@@ -107,8 +108,8 @@ class Today(RowRunner):
 
 
 class WatchedForest(Forest):
-    def __init__(self, xp: Arrays, shape: Shape, watch: Watch) -> None:
-        super().__init__(xp, shape)
+    def __init__(self, shape: Shape, watch: Watch) -> None:
+        super().__init__(NumpyArrays(), shape)
         self._watch = watch
 
     def select(self) -> None:
@@ -125,18 +126,14 @@ class WatchedForest(Forest):
 
 
 class InForest(RuledModel):
-    def __init__(self, xp: Arrays, batch: int, lookahead: int) -> None:
+    def __init__(self, batch: int, lookahead: int) -> None:
         self.watch = Watch()
         shape = shape_of(batch, lookahead)
         self._loose = LooseChildren(shape.children)
-        self._fixed: ChildChooser | None = (
-            FixedChildren(shape.children, SamplingNeeds()) if xp.is_fixed else None
-        )
         limits = HostLimits(prefill_chunk=1 << 20, max_model_len=CONTEXT)
-        blocks = BlockManager(NUM_BLOCKS, BLOCK)
-        forest = WatchedForest(xp, shape, self.watch)
+        steps = HostSteps(WatchedForest(shape, self.watch), self, self)
         # On a clock that stands, every step is as wide as it may be.
-        self._scheduler = DraftScheduler(forest, self, self, blocks, limits, clock=lambda: 0.0)
+        self._scheduler = DraftScheduler(steps, BlockManager(NUM_BLOCKS, BLOCK), limits, clock=lambda: 0.0)
         self._sessions: dict[int, DraftSession] = {}
 
     def forward(self, rows: TreeRows, tables: Tables, chunks: Sequence[PrefillChunk]) -> Tensor:
@@ -146,8 +143,7 @@ class InForest(RuledModel):
         return logits
 
     def of(self, logits: Tensor, tables: Tables, rows: TreeRows) -> ChosenChildren:
-        children = self._fixed or self._loose
-        found: ChosenChildren = self.watch.on_device(children.of, logits, tables, rows)
+        found: ChosenChildren = self.watch.on_device(self._loose.of, logits, tables, rows)
         return found
 
     def open(self, number: int, opening: Open) -> None:
@@ -209,8 +205,7 @@ class Rounds:
 def measure(batch: int, steps: int, rounds: int, lookahead: int) -> None:
     sides: dict[str, Side] = {
         "today": Today(),
-        "arrays": InForest(NumpyArrays(), batch, lookahead),
-        "tensors": InForest(TorchArrays(), batch, lookahead),
+        "arrays": InForest(batch, lookahead),
     }
     players = {name: Rounds(side, batch, steps, lookahead) for name, side in sides.items()}
     for number in range(rounds + WARM_UP):

@@ -71,13 +71,13 @@ class Watch:
 
 def watched(crowd: Crowd) -> Watch:
     watch, scheduler, service = Watch(), crowd.scheduler, crowd.service
-    forest = scheduler._forest
-    watch.over(scheduler._model, "forward", "forward")
+    steps: Any = scheduler._steps
+    watch.over(steps._model, "forward", "forward")
     for name in ("select", "attach", "apply"):
-        watch.over(forest, name, name)
-    watch.over(scheduler._children, "of", "children")
+        watch.over(steps.forest, name, name)
+    watch.over(steps._children, "of", "children")
     watch.over(service, "_send_nodes", "frames")
-    watch.over(service, "_take", "messages")
+    watch.over(service, "_take_in", "messages")
     watch.over_turns(service)
     return watch
 

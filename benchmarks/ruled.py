@@ -13,15 +13,20 @@ import torch
 from torch import Tensor
 
 from ssd.attention.inputs import SequenceInput
+from ssd.config import GrowthPolicyName
 from ssd.draft.protocol.messages import PROTOCOL_VERSION, Hello
+from ssd.draft.server.device_steps import BUCKETS, DeviceModel, DeviceParts, DeviceSteps
+from ssd.draft.server.host_steps import HostSteps
 from ssd.draft.server.scheduler import DraftScheduler, HostLimits
-from ssd.draft.tree.arrays import NumpyArrays
-from ssd.draft.tree.children import LooseChildren
+from ssd.draft.tree.arrays import NumpyArrays, TorchArrays
+from ssd.draft.tree.children import FixedChildren, LooseChildren, SamplingNeeds
 from ssd.draft.tree.forest import Forest
 from ssd.draft.tree.model import ForestModel, PrefillChunk
 from ssd.draft.tree.tables import Moves, Shape, Tables, TreeRows
 from ssd.kvcache.block_manager import BlockManager
+from ssd.runtime.capture import Capture
 
+CPU = torch.device("cpu")
 VOCAB, BLOCK, NUM_BLOCKS = 400, 16, 8192
 WIDTH, LOOKUP, SLOTS, CONTEXT = 64, 4, 64, 4096
 
@@ -61,12 +66,53 @@ def hello(name: str) -> Hello:
 class RuledModel:
     """In place of a draft's model: the rule for each row, and no keys."""
 
+    num_columns = VOCAB
+
     def forward(self, rows: TreeRows, tables: Tables, chunks: Sequence[PrefillChunk]) -> Tensor:
-        is_wanted = slice(None) if isinstance(rows.token, Tensor) else rows.attaches
-        return logits_after(torch.as_tensor(rows.token[is_wanted]), errs=True)
+        return logits_after(torch.from_numpy(rows.token[rows.attaches]), errs=True)
+
+    def read(self, chunks: Sequence[PrefillChunk]) -> None:
+        pass
+
+    def logits(self, rows: TreeRows, tables: Tables) -> Tensor:
+        return logits_after(rows.token, errs=True)
 
     def move(self, moves: Moves) -> None:
         pass
+
+
+def host_steps(model: ForestModel, shape: Shape) -> HostSteps:
+    """As a draft service has them on a CPU."""
+    return HostSteps(Forest(NumpyArrays(), shape), model, LooseChildren(shape.children))
+
+
+def device_steps(
+    model: DeviceModel,
+    shape: Shape,
+    capture: Capture,
+    *,
+    device: torch.device = CPU,
+    head_tokens: Tensor | None = None,
+    policy: GrowthPolicyName = "value",
+    depth: int = 1,
+    buckets: Sequence[int] = BUCKETS,
+) -> DeviceSteps:
+    """As a draft service has them on a GPU, by torch."""
+    xp = TorchArrays(device)
+    plain, truncating = (
+        FixedChildren(shape.children, SamplingNeeds(samples=True, truncates=each), head_tokens, device=device)
+        for each in (False, True)
+    )
+    parts = DeviceParts(
+        device,
+        lambda rows, tables: Forest(xp, rows, policy, tables),
+        model,
+        plain,
+        truncating,
+        head_tokens,
+        capture,
+    )
+    return DeviceSteps(parts, shape, depth=depth, buckets=buckets)
 
 
 def shape_of(batch: int, lookahead: int, *, width: int = WIDTH, slots: int = SLOTS) -> Shape:
@@ -90,10 +136,10 @@ def scheduler_of(
     shape: Shape | None = None,
     weights: Mapping[str, float] = MappingProxyType({}),
     clock: Callable[[], float] = time.monotonic,
+    num_blocks: int = NUM_BLOCKS,
 ) -> DraftScheduler:
     """As a draft service has it on a CPU."""
     shape = shape or shape_of(64, 8)
     limits = HostLimits(prefill_chunk, CONTEXT, weights)
-    blocks = BlockManager(NUM_BLOCKS, BLOCK)
-    children = LooseChildren(shape.children)
-    return DraftScheduler(Forest(NumpyArrays(), shape), model, children, blocks, limits, clock=clock)
+    blocks = BlockManager(num_blocks, BLOCK)
+    return DraftScheduler(host_steps(model, shape), blocks, limits, clock=clock)

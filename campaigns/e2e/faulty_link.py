@@ -30,7 +30,7 @@ class Plan:
 
 def kinds_in(frame: bytes) -> set[str]:
     try:
-        return {message[0] for message in msgspec.msgpack.decode(frame)}
+        return {message["type"] for message in msgspec.msgpack.decode(frame)}
     except (msgspec.DecodeError, TypeError, IndexError):
         return set()
 

@@ -194,7 +194,7 @@ def tie_at(
     return _tie(loaded, request, tuple(output))[1]
 
 
-def load(model: str, *, deterministic: bool, dtype: str = "auto") -> LoadedModel:
+def load(model: str, *, deterministic: bool, dtype: str = "auto", precision: str = "auto") -> LoadedModel:
     config = EngineConfig.from_settings(
         model,
         {
@@ -203,6 +203,7 @@ def load(model: str, *, deterministic: bool, dtype: str = "auto") -> LoadedModel
             "deterministic": deterministic,
             "device": "cpu",
             "dtype": dtype,
+            "precision": precision,
         },
     )
     return load_model(config.runner)

@@ -22,7 +22,7 @@ from campaigns.e2e.invariance import TEXT, make_params
 from campaigns.oracle.tree_shapes import some_speculation
 from campaigns.record import Record
 from ssd.attention.paged import PagedBackend
-from ssd.config import RunnerConfig
+from ssd.config import Precision, RunnerConfig
 from ssd.decoding.decoder import Decoder
 from ssd.decoding.proposer import ContextOf, GrammarStates, Proposer, Rounds
 from ssd.decoding.rows import Decided, DecodeRow, Speculation, StepTimes
@@ -128,12 +128,15 @@ class KnowsTheTruth(Proposer):
 class Bench:
     """One loaded target, whose requests run under all circumstances."""
 
-    def __init__(self, model: str, *, deterministic: bool, dtype: str = "auto") -> None:
+    def __init__(
+        self, model: str, *, deterministic: bool, dtype: str = "auto", precision: Precision = "model"
+    ) -> None:
         self.deterministic = deterministic
         config = RunnerConfig(
             model=model,
             device="cpu",
             dtype=dtype,  # type: ignore[arg-type]
+            precision=precision,
             block_size=BLOCK,
             num_blocks=NUM_BLOCKS,
             num_trees=NUM_TREES,

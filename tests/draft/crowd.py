@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from benchmarks.ruled import RuledModel, hello, logits_after, outcome, scheduler_of, shape_of
+from benchmarks.ruled import NUM_BLOCKS, RuledModel, hello, logits_after, outcome, scheduler_of, shape_of
 from ssd.draft.client.client import DraftClient
 from ssd.draft.client.connection import Connection, FixedSources
 from ssd.draft.client.mirrors import Knowledge
@@ -157,10 +157,11 @@ class CountingModel(RuledModel):
         self.texts: Mapping[int, DraftSession] = {}
         self.rows: Counter[str] = Counter()
         """By tenant."""
-        self.num_forwards = 0
+        self.seconds = 0.0
+        """What its forwards have taken."""
 
     def forward(self, rows: TreeRows, tables: Tables, chunks: Sequence[PrefillChunk]) -> Tensor:
-        self.num_forwards += 1
+        self.seconds += STEP
         for row in rows.sequence.tolist():
             self.rows[self.texts[row].tenant] += 1
         for each in chunks:
@@ -170,18 +171,26 @@ class CountingModel(RuledModel):
 
 class Crowd:
     def __init__(
-        self, weights: Mapping[str, float] | None = None, *, sequences: int = 64, width: int = 32
+        self,
+        weights: Mapping[str, float] | None = None,
+        *,
+        sequences: int = 64,
+        width: int = 32,
+        prefill_chunk: int = 128,
+        model: CountingModel | None = None,
+        num_blocks: int = NUM_BLOCKS,
     ) -> None:
         self.now = 0.0
         self.hub = Hub()
         shape = shape_of(sequences, 2 * LOOKAHEAD, width=width, slots=128)
-        self.model = CountingModel()
+        self.model = model or CountingModel()
         self.scheduler: DraftScheduler = scheduler_of(
             self.model,
-            prefill_chunk=128,
+            prefill_chunk=prefill_chunk,
             shape=shape,
             weights=weights or {},
-            clock=lambda: STEP * self.model.num_forwards,
+            clock=lambda: self.model.seconds,
+            num_blocks=num_blocks,
         )
         self.model.texts = self.scheduler._sessions
         self.service = DraftServer(self.scheduler, self.hub, hello("draft"), self.clock)
@@ -205,9 +214,16 @@ class Crowd:
         return client
 
     def add(
-        self, name: str, batch: int, *, prompt: int = 32, max_tokens: int = 400, lies: bool = False
+        self,
+        name: str,
+        batch: int,
+        *,
+        prompt: int = 32,
+        max_tokens: int = 400,
+        lies: bool = False,
+        key: str | None = None,
     ) -> Target:
-        target = Target(self.client(name), len(self.targets), batch, prompt, max_tokens, lies=lies)
+        target = Target(self.client(name, key), len(self.targets), batch, prompt, max_tokens, lies=lies)
         self.targets[name] = target
         return target
 

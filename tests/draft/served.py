@@ -5,7 +5,7 @@ Knows the service, its link and clients of it; not what is expected of them.
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from benchmarks.ruled import RuledModel, hello, outcome, prompt_of, scheduler_of, shape_of
@@ -14,7 +14,7 @@ from ssd.draft.client.connection import AddressSource, FixedSources
 from ssd.draft.client.mirrors import Knowledge
 from ssd.draft.client.speculator import Speculator
 from ssd.draft.protocol.messages import Sampling
-from ssd.draft.protocol.sockets import Keys, ZmqDraftSocket
+from ssd.draft.protocol.sockets import DraftSocket, Keys, ZmqDraftSocket
 from ssd.draft.server.server import DraftServer
 
 LOOKAHEAD = 4
@@ -23,11 +23,19 @@ PATIENCE = 60.0
 
 
 class Served:
-    def __init__(self, address: str, keys: Keys | None = None, *, sequences: int = 64) -> None:
+    def __init__(
+        self,
+        address: str,
+        keys: Keys | None = None,
+        *,
+        sequences: int = 64,
+        wrap: Callable[[DraftSocket], DraftSocket] = lambda link: link,
+    ) -> None:
+        """`wrap`: changes what the service hears and says."""
         self.link = ZmqDraftSocket(address, keys)
         shape = shape_of(sequences, 2 * LOOKAHEAD, width=32, slots=128)
         scheduler = scheduler_of(RuledModel(), prefill_chunk=512, shape=shape)
-        self.service = DraftServer(scheduler, self.link, hello("draft"))
+        self.service = DraftServer(scheduler, wrap(self.link), hello("draft"))
         self.address = address
         self._is_over = threading.Event()
         self.failure: BaseException | None = None

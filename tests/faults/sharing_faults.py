@@ -10,8 +10,8 @@ _SHARING, _LINK, _GONE = (
 FAULTS = [
     Fault(
         "rows go by value alone, whoever they are for",
-        f"{DRAFT}/server/tenants.py",
-        "forest.is_shared = forest.xp.is_fixed or tenants.are_several",
+        f"{DRAFT}/server/host_steps.py",
+        "forest.is_shared = given.usage is not None",
         "forest.is_shared = False",
         f"{_SHARING}::test_rows_stand_as_weights_do_while_everyone_wants_more",
     ),
@@ -32,7 +32,7 @@ FAULTS = [
     Fault(
         "prompts are free",
         f"{DRAFT}/server/tenants.py",
-        "            had[row] += count\n",
+        "            beside[row] += count * demand.is_same[row]\n",
         "            pass\n",
         f"{_SHARING}::test_a_newcomer_takes_no_more_than_its_share",
     ),
@@ -88,8 +88,8 @@ FAULTS = [
     Fault(
         "who came first keeps all trees",
         f"{DRAFT}/server/server.py",
-        "if not self._scheduler.has_free_tree and not self._evict(admission.for_tree(peer.tenant), _NO_SHARE):",
-        "if not self._scheduler.has_free_tree:",
+        "if not self._evict(admission.for_tree(peer.tenant), _NO_SHARE):",
+        "if True:",
         f"{_SHARING}::test_trees_are_shared_by_weight_and_who_had_to_go_comes_back",
     ),
     Fault(
@@ -116,15 +116,15 @@ FAULTS = [
     Fault(
         "who was declined asks again with every word of the draft",
         f"{DRAFT}/client/replica.py",
-        "        if self._declined_at is not None and self._clock() - self._declined_at > self._grown(_RETURN_SECONDS):\n",
-        "        if True:\n",
+        "        return 0 if stats.drains else max(0, (stats.free_sequences or 0) - self._num_promised)\n",
+        "        return 1\n",
         f"{_SHARING}::test_who_was_declined_does_not_ask_again_with_every_word_of_the_draft",
     ),
     Fault(
         "all who were declined ask again at once",
         f"{DRAFT}/client/replica.py",
-        "            self._declined_at = self._clock()\n",
-        "            pass\n",
+        "        self._is_kept, self._tried_at = True, self._clock()\n",
+        "        self._is_kept = True\n",
         f"{_SHARING}::test_who_was_declined_does_not_ask_again_with_every_word_of_the_draft",
     ),
     Fault(

@@ -11,8 +11,8 @@ FAULTS = [
     Fault(
         "a draft takes in what breaks a rule",
         f"{DRAFT}/server/server.py",
-        "fault = fault_of_opening(message, peer.vocab_size)",
-        'fault = ""',
+        " or fault_of_opening(message, peer.vocab_size)",
+        "",
         f"{_REQUESTS}::test_an_opening_that_breaks_a_rule_costs_its_sequence_alone",
     ),
     Fault(
@@ -79,10 +79,10 @@ FAULTS = [
         f"{_FLOODS}::test_a_message_of_many_parts_does_not_fill_an_engine",
     ),
     Fault(
-        "a draft takes a thousand frames that it does not read",
+        "a connection whose queue is full is not read",
         f"{DRAFT}/protocol/sockets.py",
-        "_UNREAD_BY_ENGINE, _UNREAD_BY_DRAFT = 256, 8",
-        "_UNREAD_BY_ENGINE, _UNREAD_BY_DRAFT = 256, 1000",
-        f"{_FLOODS}::test_frames_that_a_draft_does_not_read_wait_with_their_sender",
+        "_UNREAD_FRAMES = 0",
+        "_UNREAD_FRAMES = 8",
+        f"{_FLOODS}::test_an_engine_that_ends_during_a_long_step_does_not_end_the_draft",
     ),
 ]

@@ -81,7 +81,8 @@ def test_a_draft_that_fails_hands_its_sequences_to_the_other(running: Running, h
     target, host = running.target, random.Random(how).choice(HOSTS)
     before = target.now("moved")
     strike(running, host, how)
-    target.until(lambda: target.now("moved") > before, patience=20)
+    # All sequences may be with the other draft: a target fills one up before it shares them out.
+    target.until(lambda: target.now("moved") > before or target.now("ready") < len(HOSTS), patience=20)
     target.until_hits(patience=20)
     seen = target.over(1.0)
     assert seen.hits > 0

@@ -159,7 +159,7 @@ def test_every_tested_release_keeps_the_contract(version: str) -> None:
 
 def test_the_table_of_versions_is_that_of_the_record() -> None:
     lines = Record(ROOT / "docs/records/vllm.jsonl", {}).lines()
-    page = (ROOT / "docs/vllm.md").read_text()
+    page = (ROOT / "docs/vllm-versions.md").read_text()
     assert versions.table(lines, sources) in page, "python -m campaigns.vllm.versions"
 
 

@@ -15,7 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ssd.cli import vllm_memory
-from ssd.cli.vllm_memory import value_of, with_memory
+from ssd.cli.vllm_flags import value_of
+from ssd.cli.vllm_memory import with_memory
 from ssd.config import DraftConfig, EngineConfig
 from ssd.integrations.vllm.memory import Draft, MemoryShares, Target, share_host
 from ssd.integrations.vllm.placement import Placement

@@ -11,6 +11,7 @@ pytestmark = pytest.mark.vllm
 import torch
 from vllm.v1.outputs import AsyncModelRunnerOutput
 
+from ssd.integrations.vllm import runner_v2
 from ssd.integrations.vllm.batch_rows import BatchRows
 from ssd.integrations.vllm.runner_v2 import AsyncV2RunnerPatch, SettledOutput, SilentSpeculator, V2RunnerPatch
 from ssd.integrations.vllm.settings import Settings
@@ -93,3 +94,14 @@ def test_a_rejection_sampler_of_a_model_is_not_replaced() -> None:
     found = runner(rejection_sampler=SimpleNamespace())
     with pytest.raises(ValueError, match="rejection sampler of its own"):
         V2RunnerPatch(found, BatchRows("salt"), Settings()).model_loaded()
+
+
+def test_frames_are_read_until_the_tokens_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    patch, events = V2RunnerPatch(runner(), BatchRows("salt"), Settings()), list[str]()
+    answers = iter([False, False, False, True])
+    monkeypatch.setattr(runner_v2, "end_of_work", lambda device: answers.__next__)
+    found = patch.finish_step(
+        Output(), lambda output, _counts: events.append(output), lambda: events.append("frames")
+    )
+    assert found == "tokens"
+    assert events == ["frames", "frames", "frames", "tokens"]

@@ -9,7 +9,7 @@ from tests.vllm.programs import ROOT
 
 def test_docs_have_the_table_of_the_record() -> None:
     lines = [json.loads(line) for line in (ROOT / "docs/records/vllm.jsonl").read_text().splitlines()]
-    page = (ROOT / "docs/vllm.md").read_text()
+    page = (ROOT / "docs/vllm-equality.md").read_text()
     assert table(of_runner(lines, "v2")) in page, "python -m campaigns.vllm.tables --runner v2"
 
 

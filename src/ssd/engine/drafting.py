@@ -17,7 +17,7 @@ from ssd.decoding.ahead import DraftAhead
 from ssd.decoding.proposer import Proposer
 from ssd.draft.client.client import DraftClient
 from ssd.draft.client.connection import START_SECONDS, ChildSource, FixedSources, Sources, sources_at
-from ssd.draft.client.pool import DraftPool
+from ssd.draft.client.pool import MOST_DRAFTS, DraftPool
 from ssd.draft.client.speculator import Speculator
 from ssd.draft.protocol.messages import Hello
 from ssd.draft.protocol.sockets import Keys
@@ -70,7 +70,11 @@ def with_own_device(config: EngineConfig, gpus: Sequence[str] | None = None) -> 
 
 def draft_ahead(config: EngineConfig, target: LoadedModel, tokenizer: Any, *, num_trees: int = 0) -> Proposer:
     """The proposer of mode `ssd`, with its draft. `num_trees`: sequences of a step that may have a tree."""
-    client = DraftClient(draft_sources(config, _hello(target, tokenizer)), lookahead=config.max_lookahead)
+    client = DraftClient(
+        draft_sources(config, _hello(target, tokenizer)),
+        lookahead=config.max_lookahead,
+        pool_size=config.draft.pool_size if config.draft is not None else MOST_DRAFTS,
+    )
     speculator = Speculator(client, lookahead=config.max_lookahead, backup=config.backup, num_trees=num_trees)
     try:
         speculator.start(START_SECONDS)
@@ -119,12 +123,12 @@ def draft_arguments(draft: DraftConfig, *, hf_cache: str | None = None) -> list[
 
 
 def _draft_flags(draft: DraftConfig) -> Iterator[tuple[str, object]]:
-    """Settings and their values, without `keys` and `timeout`, which concern the connection."""
+    """Settings and their values, without those of the connection, which the draft itself does not have."""
     for field in fields(draft):
         value = getattr(draft, field.name)
         if isinstance(value, tuple):
             value = ",".join(map(str, value)) or None
-        if value is not None and field.name not in ("timeout", "keys"):
+        if value is not None and field.name not in ("timeout", "keys", "pool_size"):
             yield field.name, value
 
 

@@ -1,14 +1,26 @@
-"""Temporary folders for the sockets of our processes, readable by this user only.
+"""Ports, and temporary folders for the sockets of our processes, readable by this user only.
 
-Knows files. Does not know messages or processes.
+Knows files and addresses. Does not know messages or processes.
 """
 
 import contextlib
 import shutil
+import socket
 import tempfile
 from pathlib import Path
 
 _UNIX = "ipc://"
+
+
+def open_port(host: str, port: int) -> socket.socket:
+    """A socket that listens there; ValueError with a remedy if that is not possible."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=1024)
+    except OSError as error:
+        # Some messages of the system repeat the address in parentheses.
+        reason = str(error.strerror).partition(" (")[0]
+        raise ValueError(f"cannot listen on {host}:{port} ({reason}): choose another host or port") from error
 
 
 def private_folder() -> Path:

@@ -1,5 +1,7 @@
 """The mirrors' rules one by one: what it grafts, holds, drops and asks for again."""
 
+import random
+
 import numpy as np
 import pytest
 
@@ -279,3 +281,31 @@ def test_many_sequences_at_once_are_moved_as_one_by_one() -> None:
         for name in ("root", "root_length", "length", "length_before", "n", "recent"):
             assert (getattr(together, name) == getattr(one_by_one, name)).all(), name
     assert seen >= {Knowledge.HIT, Knowledge.LATE, Knowledge.UNKNOWN}
+
+
+def test_paths_of_many_sequences_are_those_of_each() -> None:
+    chance = random.Random(3)
+    mirrors = Mirrors(40)
+    for seq in range(40):
+        mirrors.open(seq, seq + 1, 10)
+        ids, parents, tokens, logprobs = list[int](), list[int](), list[int](), list[float]()
+        for parent in (0, 1, 3, 5):
+            if chance.random() < 0.85:
+                first = max(ids, default=0) + 1
+                ids += [first, first + 1]
+                parents += [parent if parent < first else 0] * 2
+                tokens += [chance.randrange(50), 60 + chance.randrange(9)]
+                logprobs += [-0.3 * chance.random(), -2.0]
+        if len({*parents}) == len(parents) // 2:
+            mirrors.take(Nodes.of([TreePart(seq, seq + 1, 0, 0, 0, 10, ids, parents, tokens, logprobs)]))
+        if seq % 7 == 3:
+            mirrors.advance(np.array([seq]), np.array([1]), np.array([tokens[0] if tokens else 1], np.int32))
+        if seq % 11 == 5:
+            mirrors.close(seq)
+    seqs, limits = list(range(40)), [chance.randrange(5) for _ in range(40)]
+    found = mirrors.paths(seqs, limits)
+    assert sum(bool(tokens) for tokens, _chances in found) > 15
+    for seq, limit, (tokens, chances) in zip(seqs, limits, found, strict=True):
+        expected = mirrors.path(seq, limit)
+        assert tokens == expected[0]
+        assert chances == pytest.approx(expected[1])

@@ -20,9 +20,11 @@ from ssd.draft.protocol.messages import (
     MAX_TOKENS,
     PROTOCOL_VERSION,
     AnyMessage,
+    AskOpen,
     Close,
     Hello,
     Nodes,
+    OfferOpen,
     Open,
     Resync,
     Sampling,
@@ -35,12 +37,13 @@ HELLO = Hello(PROTOCOL_VERSION, "same", 100, "someone", "one", 512)
 
 
 class Link:
-    """The other end answers at once: with a greeting, and for each OPEN with two nodes."""
+    """The other end answers at once: with a greeting, to ASK with OFFER, and to each OPEN with two nodes."""
 
     def __init__(self, greets: Hello) -> None:
         self._greets = greets
         self.answers: list[bytes] = []
         self.heard: list[AnyMessage] = []
+        self.num_bytes = 0
         self.is_closed = self.has_hung_up = False
 
     @property
@@ -48,8 +51,11 @@ class Link:
         return [each for each in self.heard if isinstance(each, Open)]
 
     def send(self, frame: bytes) -> None:
+        self.num_bytes += len(frame)
         for message in decode(frame, vocab_size=100):
             self.heard.append(message)
+            if isinstance(message, AskOpen):
+                self.answers.append(encode([OfferOpen(message.seq, message.epoch)]))
             if isinstance(message, Hello):
                 self.answers.append(encode([self._greets]))
             if isinstance(message, Open):
@@ -424,7 +430,7 @@ def test_a_draft_that_rests_is_told_nothing(source: Source, unkept: DraftClient)
     unkept.outcomes([("a", [4]), ("b", [5])])
     assert [type(each) for each in link.heard] == [Close]
     unkept.resume()
-    assert [unpack_ints(each.tokens).tolist() for each in link.opened] == [[1, 2, 3, 4], [1, 5]]
+    assert [unpack_ints(each.tokens).tolist() for each in link.opened] == [[1, 5], [1, 2, 3, 4]]
 
 
 def test_after_three_frames_of_nonsense_the_line_is_given_up(source: Source, unkept: DraftClient) -> None:

@@ -5,6 +5,8 @@ from collections import Counter
 from dataclasses import dataclass
 
 from ssd.draft.client.router import choose
+from ssd.draft.protocol.messages import Sampling
+from tests.draft.client.test_pool import Pool
 
 
 @dataclass(slots=True)
@@ -60,3 +62,45 @@ def test_what_others_have_with_a_draft_counts() -> None:
     assert favourite is not None
     favourite.num_sequences = 40
     assert choose(pool, text) is not favourite
+
+
+def used(pool: Pool) -> set[str]:
+    return {each.name for each in pool.client.pool.replicas}
+
+
+def test_a_target_of_a_large_pool_uses_a_few_drafts() -> None:
+    """Other ones than other targets."""
+    names = [f"{number}" for number in range(40)]
+    pools = [Pool(*names, draw=draw) for draw in (0.1, 0.2, 0.3)]
+    chosen = [used(pool) for pool in pools]
+    assert [len(each) for each in chosen] == [4, 4, 4]
+    assert len(set.union(*chosen)) > 8
+    assert len(Pool("1", "2", "3").client.pool.replicas) == 3
+
+
+def test_another_draft_stands_in_for_one_that_is_lost() -> None:
+    pool = Pool(*(f"{number}" for number in range(40)))
+    before = used(pool)
+    lost = min(before)
+    pool.drafts[lost].broken = "it ended"
+    for _ in range(3):
+        pool.tend(0.1)
+    [another] = used(pool) - before
+    assert used(pool) == {*before, another}
+    assert len(pool.client.pool.ready) == 4
+    pool.client.follow("a", [1, 2, 3], 3, Sampling(seed=0), 100)
+    [session] = pool.client._sessions.values()
+    session.declined.update(
+        dict.fromkeys((each for each in pool.client.pool.replicas if each.name != another), True)
+    )
+    pool.client._router.close(session)
+    pool.client._router.open(session)
+    pool.client.pool.flush()
+    assert pool.home("a") == another
+    pool.drafts[lost].broken = ""
+    for _ in range(3):
+        pool.tend(1.0)
+    assert used(pool) == {*before, another}, "it has a sequence"
+    pool.client.forget("a")
+    pool.tend()
+    assert used(pool) == before

@@ -96,7 +96,7 @@ def test_answers_that_name_a_part_of_the_drafts_move_nothing() -> None:
         look_up=directory.look_up,
         clock=directory.clock,
     )
-    client = DraftClient(directory.sources, lookahead=4, clock=directory.clock, draw=lambda: 0.0)
+    client = DraftClient(directory.sources, lookahead=4, pool_size=8, clock=directory.clock, draw=lambda: 0.0)
     hosts = [f"10.0.0.{each}" for each in range(8)]
     for number in range(40):
         directory.hosts = [hosts[(3 * number + each) % 8] for each in range(3)]

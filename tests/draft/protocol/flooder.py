@@ -1,6 +1,6 @@
 """A peer that sends without end, as a process of its own, so that only the other side's memory is looked at.
 
-python -m tests.draft.protocol.flooder draft|engine ADDRESS KEYS parts|frames COUNT
+python -m tests.draft.protocol.flooder draft|engine ADDRESS KEYS parts|frames|small COUNT
 """
 
 import sys
@@ -50,7 +50,7 @@ def main() -> None:
         socket.send_multipart([*envelope, *[PART] * int(count)], copy=False)
     else:
         for _ in range(int(count)):
-            socket.send_multipart([*envelope, FRAME], copy=False)
+            socket.send_multipart([*envelope, FRAME if kind == "frames" else b"small"], copy=False)
     time.sleep(120)
 
 

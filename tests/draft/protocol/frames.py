@@ -7,11 +7,14 @@ from dataclasses import replace
 import numpy as np
 
 from ssd.draft.protocol.messages import (
+    OLDEST_VERSION,
     PROTOCOL_VERSION,
     AnyMessage,
+    AskOpen,
     Close,
     Hello,
     Nodes,
+    OfferOpen,
     Open,
     Outcome,
     OutcomeHeads,
@@ -20,18 +23,26 @@ from ssd.draft.protocol.messages import (
     Stats,
     TreePart,
     pack_ints,
+    prefix_hashes,
 )
 from tests.draft.client.one_mirror import ROW
 
 VOCAB = 300
 
-_SPLICES = (b"\x00", b"\xff", b"\xc0", b"\xc3", b"\x90", b"\xdf", b"\xc6", b"\xdd", b"\xd9", b"\xa5nodes")
+_SPLICES = (
+    *(b"\x00", b"\xff", b"\xc0", b"\xc3", b"\x80", b"\x90", b"\xdf", b"\xc6", b"\xdd", b"\xd9"),
+    *(b"\xa4type\xa5nodes", b"\xa3seq", b"\xa5nodes"),
+)
 # Headers that announce far more than follows: arrays, maps, bytes, strings, extensions of 4 GiB.
 _HUGE = tuple(bytes([tag]) + b"\xff\xff\xff\xff" for tag in (0xDD, 0xDF, 0xC6, 0xDB, 0xC9))
 
 
 def hello() -> Hello:
-    return Hello(PROTOCOL_VERSION, "abc", VOCAB, "draft", "one", 2048, "")
+    return Hello(PROTOCOL_VERSION, "abc", VOCAB, "draft", "one", 2048, "", OLDEST_VERSION)
+
+
+def ask() -> AskOpen:
+    return AskOpen(7, 3, 200, prefix_hashes(range(200)))
 
 
 def sampling() -> Sampling:
@@ -71,11 +82,13 @@ def nodes(**changes: object) -> Nodes:
 
 
 def stats() -> Stats:
-    return Stats(5, 60, 1.25, 2, 0.5, "alice", 30, [(1.0, 1.5, 12), (1.5, 2.0, 12)])
+    spans = [(1.0, 1.5, 12), (1.5, 2.0, 12)]
+    return Stats(5, 60, 1.25, 2, 0.5, "alice", 30, spans, free_sequences=3, free_tokens=4096, drains=True)
 
 
 def each_kind() -> list[AnyMessage]:
-    return [hello(), opening(), outcome(), nodes(), Resync(7, 3), Close(7, 3, "too long"), stats()]
+    small: list[AnyMessage] = [Resync(7, 3), Close(7, 3, "too long"), ask(), OfferOpen(7, 3, 128)]
+    return [hello(), opening(), outcome(), nodes(), *small, stats()]
 
 
 def spoiled(frame: bytes, rng: random.Random) -> bytes:

@@ -72,18 +72,40 @@ def test_a_message_of_many_parts_does_not_fill_a_draft(keys: Path, caplog: pytes
         link.close()
 
 
-def test_frames_that_a_draft_does_not_read_wait_with_their_sender(keys: Path) -> None:
-    """So many that they would take 240 MiB; all of them arrive once they are read."""
-    link, count = ZmqDraftSocket("tcp://127.0.0.1:0", Keys(keys / "draft")), 60
+def test_frames_that_a_draft_does_not_read_do_not_fill_it(
+    keys: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """So many that they would take 240 MiB."""
+    link = ZmqDraftSocket("tcp://127.0.0.1:0", Keys(keys / "draft"))
     try:
-        with flooding("engine", link.endpoint, keys, "frames", count):
-            assert link.receive(_PATIENCE) is not None
-            ends = time.monotonic() + 1.0
-            assert peak_growth(lambda: time.monotonic() > ends) < _BOUND
-            for _ in range(count - 1):
-                assert link.receive(_PATIENCE) is not None
+        with flooding("engine", link.endpoint, keys, "frames", 60):
+            assert peak_growth(lambda: "is cut off" in caplog.text) < _BOUND
     finally:
         link.close()
+
+
+_DRAFT_IN_A_LONG_STEP = """
+import subprocess, sys, time
+from pathlib import Path
+from ssd.draft.protocol.sockets import Keys, ZmqDraftSocket
+link = ZmqDraftSocket("tcp://127.0.0.1:0", Keys(Path(sys.argv[1]) / "draft"))
+flooder = ["-m", "tests.draft.protocol.flooder", "engine", link.endpoint, str(Path(sys.argv[1]) / "engine")]
+engine = subprocess.Popen([sys.executable, *flooder, "small", "1000"])
+assert link.receive(60.0) is not None
+time.sleep(0.5)
+engine.kill()
+engine.wait()
+time.sleep(2.5)  # Longer than the time between two heartbeats of a draft.
+assert link.receive(1.0) is not None
+link.close()
+"""
+
+
+def test_an_engine_that_ends_during_a_long_step_does_not_end_the_draft(keys: Path) -> None:
+    """libzmq aborts the process if the queue of the connection is full."""
+    command = [sys.executable, "-c", _DRAFT_IN_A_LONG_STEP, str(keys)]
+    run = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_PATIENCE)
+    assert run.returncode == 0, run.stderr
 
 
 def test_a_message_of_many_parts_does_not_fill_an_engine(keys: Path) -> None:

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable
+from hashlib import sha256
 
 import msgspec
 import numpy as np
@@ -13,6 +14,7 @@ from campaigns.draft.fuzz_frames import Fuzz
 from ssd.draft.protocol import codec
 from ssd.draft.protocol import messages as wire
 from ssd.draft.protocol.codec import FrameError, decode, encode
+from ssd.draft.protocol.earlier import refusal_to_version_3
 from ssd.draft.protocol.messages import (
     AnyMessage,
     Close,
@@ -152,6 +154,15 @@ BROKEN: dict[str, AnyMessage] = {
     "hello: vocab_size too large": replace(frames.hello(), vocab_size=2**31),
     "hello: max_model_len below 0": replace(frames.hello(), max_model_len=-1),
     "hello: version below 0": replace(frames.hello(), version=-1),
+    "hello: oldest beyond version": replace(frames.hello(), oldest=wire.PROTOCOL_VERSION + 1),
+    "ask: seq below 0": replace(frames.ask(), seq=-1),
+    "ask: num_tokens below 0": replace(frames.ask(), num_tokens=-1),
+    "ask: no whole hash": replace(frames.ask(), prefix=b"1234567"),
+    "ask: too many hashes": replace(frames.ask(), prefix=bytes(8 * wire.MAX_CHUNKS + 8)),
+    "offer: epoch below 0": wire.OfferOpen(7, -1),
+    "offer: num_cached below 0": wire.OfferOpen(7, 3, -1),
+    "stats: free_sequences below 0": replace(frames.stats(), free_sequences=-1),
+    "stats: free_tokens too large": replace(frames.stats(), free_tokens=wire.MAX_COUNT + 1),
     "stats: too many spans": replace(frames.stats(), step_spans=[(0.0, 1.0, 1)] * MANY),
     "open: seq below 0": replace(frames.opening(), seq=-1),
     "open: seq too large": replace(frames.opening(), seq=2**31),
@@ -233,15 +244,17 @@ FOREIGN = {
     "nothing": b"",
     "no list": msgspec.msgpack.encode("nodes"),
     "no message": raw(1),
-    "an unknown kind": raw(["exec", 1, 2]),
-    "no kind": raw([]),
-    "a field too many": raw(["resync", 1, 2, 3]),
-    "a field too few": raw(["resync", 1]),
-    "a float for an int": raw(["resync", 1.5, 2]),
-    "a string for an int": raw(["resync", "1", 2]),
-    "an int beyond 64 bits": b"\x91\x93\xa6resync\xcf" + b"\xff" * 8 + b"\x00",
-    "text that is no UTF-8": b"\x91\x94\xa5close\x01\x02\xa2\xff\xfe",
-    "a map": raw({"type": "resync", "seq": 1, "epoch": 2}),
+    "an unknown kind": raw({"type": "exec", "seq": 1, "epoch": 2}),
+    "no kind": raw({"seq": 1, "epoch": 2}),
+    "a field too few": raw({"type": "resync", "seq": 1}),
+    "a float for an int": raw({"type": "resync", "seq": 1.5, "epoch": 2}),
+    "a string for an int": raw({"type": "resync", "seq": "1", "epoch": 2}),
+    "text for bytes": raw({"type": "ask", "seq": 1, "epoch": 2, "num_tokens": 1, "prefix": 5}),
+    "an int beyond 63 bits": raw({"type": "resync", "seq": 1, "epoch": 2**64 - 1}),
+    "text that is no UTF-8": raw({"type": "close", "seq": 1, "epoch": 2, "reason": "??"}).replace(
+        b"??", b"\xff\xfe"
+    ),
+    "a message of version 3": raw(["resync", 1, 2]),
     "something behind the end": encode([Resync(1, 2)]) + b"\x00",
     "an array of 4 GiB": b"\xdd\xff\xff\xff\xff",
     "bytes of 4 GiB": b"\x91\x94\xa5nodes\xc6\xff\xff\xff\xff",
@@ -255,6 +268,76 @@ FOREIGN = {
 def test_what_is_no_frame_is_refused(frame: bytes) -> None:
     with pytest.raises(FrameError):
         decode(frame, vocab_size=VOCAB)
+
+
+def with_a_new_field(message: AnyMessage) -> dict[str, object]:
+    """As a later version might send it."""
+    fields: dict[str, object] = msgspec.msgpack.decode(msgspec.msgpack.encode(message))
+    return {"added": {"later": [1, 2]}, **fields, "more": b"later"}
+
+
+def test_fields_that_a_later_version_adds_are_ignored() -> None:
+    later = raw(*map(with_a_new_field, each_kind()))
+    assert decode(later, vocab_size=VOCAB) == each_kind()
+
+
+def test_fields_that_a_later_version_adds_have_defaults_here() -> None:
+    """What this version sends is read by one with a field more."""
+
+    class LaterResync(Resync, frozen=True, tag="resync"):
+        whole: bool = True
+
+    [read] = msgspec.msgpack.decode(encode([Resync(1, 2)]), type=list[LaterResync])
+    assert read == LaterResync(1, 2, whole=True)
+
+
+def test_defaults_are_left_out() -> None:
+    [fields] = msgspec.msgpack.decode(encode([Close(1, 2)]))
+    assert fields == {"type": "close", "seq": 1, "epoch": 2}
+
+
+def hello_of(version: int, oldest: int) -> wire.Hello:
+    return wire.Hello(version, "same", VOCAB, "someone", "one", oldest=oldest)
+
+
+@pytest.mark.parametrize(
+    ("draft", "engine", "fault"),
+    [
+        ((4, 4), (4, 4), ""),
+        ((4, 4), (5, 4), ""),
+        ((5, 4), (4, 4), ""),
+        ((6, 5), (7, 6), ""),
+        ((4, 0), (5, 4), ""),
+        ((4, 4), (6, 5), "install the engine's version of ssd, or a later one, on the draft's side"),
+        ((6, 5), (4, 4), "install the draft's version of ssd, or a later one, on the engine's side"),
+        ((4, 0), (5, 0), "install the engine's version of ssd, or a later one, on the draft's side"),
+    ],
+)
+def test_both_sides_settle_on_a_version_or_say_which_side_to_update(
+    draft: tuple[int, int], engine: tuple[int, int], fault: str
+) -> None:
+    found = wire.version_fault(draft=hello_of(*draft), engine=hello_of(*engine))
+    assert found.endswith(fault)
+    assert bool(found) == bool(fault)
+
+
+def test_a_hello_of_version_3_is_known_by_its_form() -> None:
+    hello_3 = raw(["hello", 3, "tokens", 100, "old", "one", 512, ""])
+    with pytest.raises(codec.EarlierVersionError):
+        decode(hello_3, vocab_size=VOCAB)
+    assert msgspec.msgpack.decode(refusal_to_version_3("draft", "update")) == [
+        ["hello", 3, "", 0, "draft", "", 0, "update"]
+    ]
+
+
+def test_the_prefix_of_a_text_is_hashed_by_chunks() -> None:
+    text = list(range(1000, 1200))
+    first = sha256(pack_ints(text[:64])).digest()[:8]
+    second = sha256(first + pack_ints(text[64:128])).digest()[:8]
+    third = sha256(second + pack_ints(text[128:192])).digest()[:8]
+    assert wire.prefix_hashes(text) == first + second + third
+    assert wire.prefix_hashes(text, most=2) == first + second
+    assert wire.prefix_hashes(text[:63]) == b""
 
 
 def test_a_frame_too_long_is_refused_before_it_is_read() -> None:

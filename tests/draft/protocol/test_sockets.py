@@ -1,6 +1,7 @@
 """Keys that each side keeps for itself, and sockets that take no more than they should."""
 
 import contextlib
+import os
 import shutil
 import stat
 import threading
@@ -8,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 import zmq
@@ -122,17 +124,54 @@ def test_a_link_that_cannot_be_made_leaves_nothing_open(
     make: Callable[[Path], object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A context that is collected together with its open socket waits for that socket for ever."""
-    made: list[zmq.Context[zmq.Socket[bytes]]] = []
-    context = zmq.Context
+    made: list[zmq.Socket[bytes]] = []
+    new_socket = zmq.Context.socket
 
-    def noted() -> "zmq.Context[zmq.Socket[bytes]]":
-        made.append(context())
+    def noted(context: "zmq.Context[zmq.Socket[bytes]]", kind: int, **options: Any) -> "zmq.Socket[bytes]":
+        made.append(new_socket(context, kind, **options))
         return made[-1]
 
-    monkeypatch.setattr(zmq, "Context", noted)
+    monkeypatch.setattr(zmq.Context, "socket", noted)
     with pytest.raises((ValueError, OSError)):
         make(tmp_path)
-    assert [each.closed for each in made] == [True]
+    assert made
+    assert all(each.closed for each in made)
+
+
+def num_threads() -> int:
+    return len(list(Path("/proc/self/task").iterdir()))
+
+
+def test_connections_of_a_target_share_their_threads(tmp_path: Path) -> None:
+    """It was two threads for each."""
+    before = num_threads()
+    links = [ZmqEngineSocket(f"ipc://{tmp_path}/{number}.sock") for number in range(16)]
+    assert num_threads() <= before + 2
+    for each in links:
+        each.close()
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_child_connects_with_threads_of_its_own(tmp_path: Path) -> None:
+    address = f"ipc://{tmp_path}/d.sock"
+    with closing(ZmqDraftSocket(address)) as draft, closing(ZmqEngineSocket(address)) as engine:
+        engine.send(b"the parent")
+        assert draft.receive(5.0) is not None
+        pid = os.fork()
+        if pid == 0:
+            own = ZmqEngineSocket(address)
+            own.send(b"the child")
+            frame = own.receive(5.0)
+            os._exit(0 if frame == b"hello" else 1)
+        heard = draft.receive(5.0)
+        assert heard is not None
+        assert heard.frame == b"the child"
+        draft.send(heard.peer, b"hello")
+        assert os.waitpid(pid, 0)[1] == 0
+        engine.send(b"the parent again")
+        again = draft.receive(5.0)
+        assert again is not None
+        assert again.frame == b"the parent again"
 
 
 def test_a_tenant_is_let_in_by_its_key_and_known_by_its_name(folder: Path) -> None:
@@ -219,3 +258,30 @@ def test_who_waits_is_woken_by_the_end_of_a_draft(tmp_path: Path) -> None:
         with pytest.raises(SocketError, match="hung up"):
             engine.receive(60.0)
         assert time.monotonic() - started < 30.0
+
+
+def reaches(draft: ZmqDraftSocket, folder: Path) -> str | None:
+    """The name of the key that lets an engine in; None: it is not let in."""
+    with closing(connect(draft, folder)) as engine:
+        engine.send(b"it is me")
+        heard = draft.receive(1.0)
+    return None if heard is None else heard.key
+
+
+def test_keys_are_added_and_removed_while_a_draft_runs(folder: Path) -> None:
+    make_tenant_keys(folder, "alice")
+    with closing(ZmqDraftSocket("tcp://127.0.0.1:0", Keys(folder / "draft"))) as draft:
+        with closing(connect(draft, folder / "alice")) as alice:
+            alice.send(b"before")
+            assert draft.receive(5.0) is not None
+            make_tenant_keys(folder, "bob")
+            assert reaches(draft, folder / "bob") == "bob"
+            (folder / "draft/alice.key").unlink()
+            assert reaches(draft, folder / "alice") is None
+            alice.send(b"a connection that stands is not ended")
+            heard = draft.receive(5.0)
+            assert heard is not None
+            assert heard.key == "alice"
+        # Keys that cannot be read change nothing.
+        (folder / "draft/bob.key").write_text("no key")
+        assert reaches(draft, folder / "engine") == ""

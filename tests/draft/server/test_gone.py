@@ -14,8 +14,11 @@ from pathlib import Path
 import pytest
 
 from benchmarks.ruled import RuledModel, hello, scheduler_of
+from ssd.draft.protocol.codec import encode
+from ssd.draft.protocol.messages import HEARTBEAT_SECONDS
 from ssd.draft.protocol.sockets import Keys, ZmqDraftSocket, make_keys
 from ssd.draft.server.server import DraftServer
+from tests.draft.crowd import Crowd, Spoke
 
 _FOLLOWING = """
 import sys, time
@@ -128,3 +131,24 @@ def test_sessions_of_who_is_killed_or_cut_off_are_gone_within_ten_seconds(hall: 
     [tenant] = {each.tenant for each in hall.scheduler._sessions.values()}
     assert tenant == "target well"
     relay.close()
+
+
+def test_signs_of_life_are_spread_over_the_interval() -> None:
+    """Peers that came at once were all written to in one turn, every 2 s."""
+    crowd = Crowd()
+    names = [f"{number}".encode() for number in range(200)]
+    for name in names:
+        Spoke(crowd.hub, name, "ours").send(encode([hello("a target")]))
+    crowd.service.turn(0.0)
+    heard, counts = dict.fromkeys(names, 0.0), list[int]()
+    for _ in range(600):
+        crowd.now += 0.01
+        crowd.service.turn(0.0)
+        now = [name for name in names if crowd.hub.outboxes[name]]
+        for name in now:
+            crowd.hub.outboxes[name].clear()
+            assert crowd.now - heard[name] <= HEARTBEAT_SECONDS + 0.01
+            heard[name] = crowd.now
+        counts.append(len(now))
+    assert max(counts[1:]) <= 4
+    assert sum(counts[1:]) <= 200 * 6

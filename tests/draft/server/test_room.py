@@ -1,6 +1,8 @@
 """A draft whose KV cache is full sends one sequence away, goes on with the others, and takes it back."""
 
+import itertools
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -8,13 +10,13 @@ import torch
 
 from ssd.draft.client.client import DraftClient
 from ssd.draft.client.connection import Connection, FixedSources
-from ssd.draft.protocol.messages import PROTOCOL_VERSION, Hello, Sampling
+from ssd.draft.protocol.messages import CREDIT, PROTOCOL_VERSION, Hello, Sampling
 from ssd.draft.server.server import DraftServer
-from ssd.draft.server.session import CREDIT
 from ssd.kvcache.block_manager import BlockManager
 from ssd.runtime.loading import LoadedModel
 from tests.draft.tree.real import load, real_scheduler
 from tests.e2e.draft_in_memory import PEER, DraftEnd, EngineEnd, Wires
+from tests.still_clock import still
 
 BLOCK = 4
 HELLO = Hello(PROTOCOL_VERSION, "same", 500, "someone", "one", 200)
@@ -28,10 +30,10 @@ def draft(tiny_llama: Path) -> LoadedModel:
 class Draft:
     """A source of one line to a service with so many blocks."""
 
-    def __init__(self, draft: LoadedModel, num_blocks: int) -> None:
+    def __init__(self, draft: LoadedModel, num_blocks: int, clock: Callable[[], float] = still) -> None:
         self.wires = Wires()
         self.blocks = BlockManager(num_blocks, BLOCK)
-        scheduler = real_scheduler(draft, self.blocks)
+        scheduler = real_scheduler(draft, self.blocks, clock=clock)
         self.service = DraftServer(scheduler, DraftEnd(self.wires), HELLO)
 
     name = "a draft"
@@ -130,7 +132,7 @@ def test_who_finds_no_tree_is_told_why_and_taken_in_when_one_is_free(
 
 
 def test_a_step_of_the_draft_is_told_once(draft: LoadedModel) -> None:
-    source = Draft(draft, num_blocks=12)
+    source = Draft(draft, num_blocks=12, clock=itertools.count(0.0).__next__)
     client = connected(source)
     client.follow("a", [5] * 12, 12, Sampling(seed=1), 100)
     num_steps = rounds(source, client, 8)

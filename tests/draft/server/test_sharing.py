@@ -5,20 +5,17 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from benchmarks.ruled import BLOCK, CONTEXT, NUM_BLOCKS, RuledModel, shape_of
+from benchmarks.ruled import BLOCK, CONTEXT, NUM_BLOCKS, RuledModel, device_steps, host_steps, shape_of
 from ssd.draft.protocol.codec import decode
 from ssd.draft.protocol.messages import AnyMessage, Open, Sampling, pack_ints
 from ssd.draft.server import server as service_module
 from ssd.draft.server.scheduler import DraftScheduler, HostLimits
 from ssd.draft.server.session import DraftSession
 from ssd.draft.server.tenants import CalibrationParts, Claim, Holding, Tenants, session_to_evict
-from ssd.draft.tree.arrays import Arrays, NumpyArrays
-from ssd.draft.tree.children import ChildChooser, FixedChildren, LooseChildren, SamplingNeeds
-from ssd.draft.tree.forest import Forest
 from ssd.draft.tree.tables import KINDS, TENANT_CELLS
 from ssd.kvcache.block_manager import BlockManager
+from ssd.selftest.recording import RunAgain
 from tests.draft.crowd import STEP, Crowd
-from tests.draft.tree.far_arrays import FarArrays
 from tests.still_clock import still
 
 WEIGHTS = {"a": 1.0, "b": 1.0, "c": 2.0, "d": 4.0}
@@ -136,17 +133,16 @@ def test_nobody_owes_anything_once_all_have_what_they_want() -> None:
     assert accounts.step(1, 1, wants_a=False, wants_b=False) == (0.0, 0.0)
 
 
-def scheduler_on(xp: Arrays) -> DraftScheduler:
-    shape = shape_of(6, 8, width=8, slots=32)
-    children: ChildChooser = FixedChildren(4, SamplingNeeds()) if xp.is_fixed else LooseChildren(4)
+def scheduler_on(*, device: bool) -> DraftScheduler:
+    model, shape = RuledModel(), shape_of(6, 8, width=8, slots=32)
+    steps = device_steps(model, shape, RunAgain(), depth=0) if device else host_steps(model, shape)
     limits = HostLimits(16, CONTEXT, {"b": 3.0})
-    blocks = BlockManager(NUM_BLOCKS, BLOCK)
-    return DraftScheduler(Forest(xp, shape), RuledModel(), children, blocks, limits, clock=still)
+    return DraftScheduler(steps, BlockManager(NUM_BLOCKS, BLOCK), limits, clock=still)
 
 
 def test_on_tensors_turns_fall_as_on_arrays() -> None:
     said = []
-    for scheduler in (scheduler_on(NumpyArrays()), scheduler_on(FarArrays())):
+    for scheduler in (scheduler_on(device=False), scheduler_on(device=True)):
         for number, tenant in enumerate("aabbcc"):
             opening = Open(number, 1, pack_ints([number + 5, 9, 30]), 3, 500, 4, Sampling(seed=1))
             scheduler.open(DraftSession(opening, CONTEXT, tenant=tenant))
@@ -237,8 +233,7 @@ def test_trees_are_shared_by_weight_and_who_had_to_go_comes_back() -> None:
 
 
 def test_blocks_are_shared_too() -> None:
-    crowd = Crowd(sequences=8)
-    crowd.scheduler._kv_blocks._blocks = BlockManager(20, BLOCK)
+    crowd = Crowd(sequences=8, num_blocks=20)
     many, few = crowd.client("many"), crowd.client("few")
     for number in range(3):
         many.follow(number, [5 + number] * 80, 80, Sampling(seed=1), 200)
@@ -282,24 +277,36 @@ def test_who_was_declined_does_not_ask_again_with_every_word_of_the_draft(
     crowd = Crowd(sequences=4)
     target = crowd.add("a", 4)
     crowd.run(5)
-    # One that there is no tree for costs no more than the words that say so.
-    monkeypatch.setattr(service_module, "DraftSession", None)
+    # A peer that asks for more than is announced costs no more than the words that say so.
+    greedy = crowd.client("greedy", "a")
+    greedy.pool.replicas[0].stats = None
     for number in range(20):
-        target.client.follow(f"more {number}", [5, 6, 7], 3, Sampling(seed=1), 100)
+        greedy.follow(f"more {number}", [5, 6, 7], 3, Sampling(seed=1), 100)
     assert opens(crowd) == 20
-    num_asked = 0
-    for _ in range(100):
-        crowd.service.turn(0.0)
-        target.client.pool.read()
-        num_asked += opens(crowd)
-        crowd.now += STEP
+    with monkeypatch.context() as patched:
+        patched.setattr(service_module, "DraftSession", None)
+        num_asked = 0
+        for _ in range(100):
+            crowd.service.turn(0.0)
+            target.client.pool.read()
+            greedy.pool.read()
+            num_asked += opens(crowd)
+            crowd.now += STEP
     assert num_asked == 0
-    assert target.client.stats.num_declined == 20
-    # After a while one tries, though nothing says that there is room.
+    assert greedy.stats.num_declined == 20
+    # Not even after a while, as long as there is no seat; then one takes it.
     crowd.now += 6
-    target.client.outcomes([(key, [9]) for key in target.texts])
+    for _ in range(2):
+        for client in (target.client, greedy):
+            client.outcomes([(key, [9]) for key in target.texts])
+        crowd.service.turn(0.0)
+        greedy.pool.read()
+        assert opens(crowd) == 0
+    target.client.forget(next(iter(target.texts)))
     crowd.service.turn(0.0)
-    target.client.pool.read()
+    crowd.now += 2.1  # A peer without sequences hears of it by a sign of life.
+    crowd.service.turn(0.0)
+    greedy.pool.read()
     assert opens(crowd) == 1
 
 
@@ -328,10 +335,10 @@ def test_counts_are_kept_while_a_tenant_is_away_and_taken_from_who_is_away_longe
     assert books.take("b", {"a"}) == (2, True)
 
 
-@pytest.mark.parametrize("xp", [NumpyArrays(), FarArrays()], ids=["arrays", "tensors"])
-def test_who_takes_over_counts_begins_with_the_models_word(xp: Arrays) -> None:
-    scheduler = scheduler_on(xp)
-    forest = scheduler._forest
+@pytest.mark.parametrize("on_device", [False, True], ids=["arrays", "tensors"])
+def test_who_takes_over_counts_begins_with_the_models_word(on_device: bool) -> None:
+    scheduler = scheduler_on(device=on_device)
+    forest, xp = scheduler._steps.forest, scheduler._steps.forest.xp
     sessions = [
         DraftSession(
             Open(number, 1, pack_ints([number + 5, 9, 30]), 3, 500, 4, Sampling(seed=1)),

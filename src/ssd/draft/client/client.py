@@ -24,8 +24,15 @@ import numpy as np
 
 from ssd.draft.client.connection import Sources
 from ssd.draft.client.mirrors import Knowledge, Mirrors
-from ssd.draft.client.pool import DraftPool, Reconnector
-from ssd.draft.client.proposals import NO_GRAMMARS, DraftedTokens, GrammarViews, TreeLimits, known_path, offer
+from ssd.draft.client.pool import MOST_DRAFTS, DraftPool, Reconnector
+from ssd.draft.client.proposals import (
+    NO_GRAMMARS,
+    DraftedTokens,
+    GrammarViews,
+    TreeLimits,
+    known_paths,
+    offer,
+)
 from ssd.draft.client.replica import PoolStats, Replica
 from ssd.draft.client.router import (
     ROUNDS_BETWEEN_RESYNCS,
@@ -38,6 +45,7 @@ from ssd.draft.protocol.messages import (
     AnyMessage,
     Close,
     Nodes,
+    OfferOpen,
     Outcome,
     OutcomeHeads,
     Resync,
@@ -106,13 +114,14 @@ class DraftClient:
         *,
         lookahead: int,
         num_sequences: int = 0,
+        pool_size: int = MOST_DRAFTS,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
         draw: Callable[[], float] = random.random,
         reconnector: Callable[[DraftPool], Reconnector] = ReconnectThread,
     ) -> None:
         """`num_sequences`: mirrors that are allocated at the start; more are added when needed, which takes
-        time.
+        time. `pool_size`: drafts that are used at a time, of those that the sources name.
 
         `draw`: the next random number from 0 to 1, for the time until a lost draft is tried again.
         `reconnector`: starts reconnecting lost drafts; by default in a thread.
@@ -125,6 +134,7 @@ class DraftClient:
             self._router,
             self._take,
             self.stats,
+            most=pool_size,
             clock=clock,
             sleep=sleep,
             draw=draw,
@@ -220,9 +230,9 @@ class DraftClient:
                     continue
                 if new is None:
                     self._router.open(session)
-                elif new and session.replica is not None:
+                elif new and session.is_open:
                     due.append((place, session, new))
-                elif session.replica is not None:
+                elif session.is_open:
                     [found[place]] = self._mirrors.knowledge(np.array([session.seq]))
             # Far faster than asking for each session.
             if not self._all_know(tokens for _, _, tokens in due):
@@ -269,12 +279,12 @@ class DraftClient:
             if grammars or trees is not None:
                 pairs = zip(asked, map(grammars.get, request_ids), strict=True)
                 return [offer(self._mirrors, session, limit, grammar, trees) for session, grammar in pairs]
-            return [known_path(self._mirrors, session, limit) for session in asked]
+            return known_paths(self._mirrors, asked, limit)
 
     def seqs(self, request_ids: Sequence[Hashable]) -> list[int]:
         """The `seq` of each sequence; -1 if no draft has it. Requires the pool's lock."""
         asked = map(self._sessions.get, request_ids)
-        return [each.seq if each is not None and each.replica is not None else -1 for each in asked]
+        return [each.seq if each is not None and each.is_open else -1 for each in asked]
 
     def wait(self, request_ids: Sequence[Hashable], timeout: float) -> None:
         """Waits until a path is known for one of the sequences, at most `timeout` seconds."""
@@ -304,18 +314,22 @@ class DraftClient:
                 self.stats.num_frames += 1
                 replica.note_nodes(message.columns())
                 self._mirrors.take(message)
+            case OfferOpen():
+                session = self._router.current(message.seq, message.epoch)
+                if session is not None:
+                    self._router.offered(session)
             case Resync():
                 session = self._router.current(message.seq, message.epoch)
                 # Bounded, because a faulty draft may ask again and again, and each answer is the whole text.
-                if session is not None and session.may_reopen(int(self._mirrors.n[message.seq])):
+                if session is None or not session.is_open:
+                    return
+                if session.may_reopen(int(self._mirrors.n[message.seq])):
                     self.stats.num_resyncs += 1
                     self._router.open(session)
-                    self.pool.flush()
             case Close():
                 session = self._router.current(message.seq, message.epoch)
                 if session is not None:
                     self._router.declined_by(replica, session, message)
-                    self.pool.flush()
 
     def _advance(self, sessions: Sequence[ClientSession], texts: Sequence[Sequence[int]]) -> list[Knowledge]:
         mirrors, seqs = self._mirrors, np.array([each.seq for each in sessions])

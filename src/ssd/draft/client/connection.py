@@ -16,13 +16,14 @@ from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 from typing import Protocol
 
-from ssd.draft.protocol.codec import FrameError, decode, encode
+from ssd.draft.protocol.codec import EarlierVersionError, FrameError, decode, encode
 from ssd.draft.protocol.messages import (
     MAX_FRAME_BYTES,
     MAX_MESSAGES,
     PROTOCOL_VERSION,
     AnyMessage,
     Hello,
+    version_fault,
 )
 from ssd.draft.protocol.sockets import EngineSocket, Keys, SocketError, ZmqEngineSocket, check_address
 from ssd.processes.child import Child
@@ -67,7 +68,7 @@ class Connection:
         self._outbox: list[AnyMessage] = []
         self._last_heard = clock()
         self._num_nonsense = 0
-        self._tokenizer = hello.tokenizer
+        self._hello = hello
         self.state = ConnectionState.CONNECTING
         self.reason = ""
         """Why it is refused or lost."""
@@ -122,6 +123,12 @@ class Connection:
     def _messages(self, frame: bytes) -> Iterator[AnyMessage]:
         try:
             messages = decode(frame, vocab_size=self.vocab_size)
+        except EarlierVersionError:
+            self._refuse(
+                f"the draft speaks protocol version 3 (ssd 0.2) and this engine {PROTOCOL_VERSION}: "
+                "install this engine's version of ssd on the draft's side"
+            )
+            return
         except FrameError as error:
             self._num_nonsense += 1
             logger.warning("a frame from the draft was refused: %s", error)
@@ -136,9 +143,11 @@ class Connection:
 
     def _greeted(self, hello: Hello) -> None:
         if hello.refusal:
-            self.state, self.reason = ConnectionState.REFUSED, hello.refusal
-        elif hello.version != PROTOCOL_VERSION or hello.tokenizer != self._tokenizer:
-            self.state, self.reason = ConnectionState.REFUSED, f"{hello.name} is another version or family"
+            self._refuse(hello.refusal)
+        elif fault := version_fault(draft=hello, engine=self._hello):
+            self._refuse(fault)
+        elif hello.tokenizer != self._hello.tokenizer:
+            self._refuse(f"{hello.name} has another tokenizer: use a draft of the same family")
         elif self.state is ConnectionState.READY:
             # A second HELLO tells the target to reconnect: the draft was restarted, or got an invalid frame.
             self.lose("the draft has forgotten this engine")
@@ -146,6 +155,9 @@ class Connection:
             self.state, self.name = ConnectionState.READY, hello.name
             self.vocab_size = min(self.vocab_size, hello.vocab_size)
             self.max_model_len = hello.max_model_len
+
+    def _refuse(self, reason: str) -> None:
+        self.state, self.reason = ConnectionState.REFUSED, reason
 
     def _send(self, frame: bytes) -> None:
         try:

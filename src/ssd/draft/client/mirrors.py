@@ -39,6 +39,8 @@ SLOTS = 4096
 _RECENT = 1024
 """Tokens at the end of a text that a late frame may still have to follow."""
 _EMPTY = -2
+_FEW = 8
+"""Sequences for which one path after the other takes less time than arrays do."""
 
 Bools = NDArray[np.bool_]
 Distribution = tuple[Ints, Floats]
@@ -201,6 +203,30 @@ class Mirrors:
             tokens.append(view.tokens[place])
             chances.append(math.exp(value))
         return tokens, chances
+
+    def paths(self, seqs: Sequence[int], limits: Sequence[int]) -> list[tuple[list[int], list[float]]]:
+        """`path` of each sequence: at once, where there are many."""
+        if len(seqs) < _FEW:
+            return [*map(self.path, seqs, limits)]
+        mine, most, depth = np.array(seqs), np.array(limits), max(limits)
+        starts, node = mine * SLOTS, self.root[mine]
+        goes_on = (self.epoch[mine] > 0) & ~self.is_out_of_sync[mine]
+        goes_on &= self.root_length[mine] == self.length[mine]
+        tokens = np.zeros((depth, len(mine)), np.int32)
+        values, lengths = np.zeros((depth + 1, len(mine))), np.zeros(len(mine), np.int64)
+        place = starts + (node & (SLOTS - 1))
+        for count in range(depth):
+            goes_on &= (count < most) & (self.ids[place] == node) & (self.counts[place] > 0)
+            node = self.firsts[place]
+            place = starts + (node & (SLOTS - 1))
+            goes_on &= self.ids[place] == node
+            if not goes_on.any():
+                break
+            tokens[count], values[count + 1] = self.tokens[place], values[count] + self.logprobs[place]
+            lengths += goes_on
+        chances = np.exp(values[1:]).T.tolist()
+        found = zip(tokens.T.tolist(), chances, lengths.tolist(), strict=True)
+        return [(path[:length], likely[:length]) for path, likely, length in found]
 
     def end_of(self, seq: int) -> int | None:
         """The node of the text's last token, if it is known."""

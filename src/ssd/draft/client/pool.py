@@ -20,11 +20,14 @@ from typing import Protocol
 
 from ssd.draft.client.connection import Connection, DraftSource, FixedSources, Sources
 from ssd.draft.client.replica import PoolStats, Replica
-from ssd.draft.client.router import SessionRouter
+from ssd.draft.client.router import SessionRouter, score
 from ssd.draft.protocol.messages import AnyMessage, Stats
 
 logger = logging.getLogger(__name__)
 
+MOST_DRAFTS = 4
+"""Enough that the others have room when one is lost. With each draft of a large pool a target would have
+hundreds of connections to read, and so would each draft."""
 _IDLE_SECONDS = 0.1
 """A target that has not read for this long is idle."""
 _FRAMES_WHILE_IDLE = 8
@@ -52,12 +55,14 @@ class DraftPool:
         stats: PoolStats,
         *,
         reconnector: "Callable[[DraftPool], Reconnector]",
+        most: int = MOST_DRAFTS,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
         draw: Callable[[], float] = random.random,
     ) -> None:
         """`take` is called with each message but STATS, and the draft that sent it. The lock is held.
 
+        `most`: drafts that are used at a time, of those that the sources name.
         `draw`: the next random number from 0 to 1, for the time until a lost draft is tried again.
         `reconnector`: called once, to start regular calls of `tend`.
         """
@@ -67,8 +72,11 @@ class DraftPool:
         """Never held while something slow is done: the target may need it at any time."""
         self._tending = threading.Lock()
         self._reconnecting: Reconnector | None = None
-        self.replicas: tuple[Replica, ...] = tuple(map(self._replica, sources.current()))
+        self._most, self._rank = most, repr(draw()).encode()
+        """The second one orders drafts in another way in each target."""
+        self.replicas: tuple[Replica, ...] = ()
         """Replaced as a whole, since another thread may be reading it."""
+        self.replicas = tuple(map(self._replica, self._wanted(sources.current())))
         self._finished: list[Connection | DraftSource | Sources] = []
         """To be closed, which may take a moment."""
         self._last_read = clock()
@@ -118,7 +126,8 @@ class DraftPool:
             return spans
 
     def flush(self) -> None:
-        """Sends what has been posted since the last time."""
+        """Opens sessions that wait, and sends what has been posted since the last time."""
+        self._router.open_waiting()
         for replica in self.replicas:
             replica.flush()
 
@@ -131,6 +140,8 @@ class DraftPool:
                 self._read(replicas[0], timeout)
             else:
                 self._read_all(replicas, timeout)
+            if self._router.has_waiting:
+                self.flush()
 
     def wait_until_ready(self, timeout: float) -> None:
         """Waits until a draft is ready, all have refused or are lost, or the time is over."""
@@ -163,6 +174,9 @@ class DraftPool:
             self._follow_sources()
             for replica in self.replicas:
                 self._tend(replica)
+            if self._router.has_waiting:
+                with self.lock:
+                    self.flush()
         finally:
             self._tending.release()
 
@@ -277,9 +291,7 @@ class DraftPool:
         replica.note_stats(stats)
         self._note_loads()
         self.stats.tenant = self._known_name(stats.tenant)
-        if replica.has_room:
-            self._router.bring_back(replica)
-            self.flush()
+        self._router.bring_back(replica)
         # The first report covers work from before we connected: it only sets the base.
         if last is not None:
             self.stats.note_work(last, stats)
@@ -330,6 +342,9 @@ class DraftPool:
         if replica.is_stalled and self._has_another(replica):
             if self._router.move_all(replica):
                 logger.warning("a draft has stalled: its sequences go to another")
+        elif replica.drains:
+            # One in each call, before the draft ends: while one prompt is read the others keep their hits.
+            self._router.move_one(replica)
         elif replica.is_late and any(each.is_prompt for each in self.ready):
             replica.note_moved_one()
             self._router.move_one(replica)
@@ -338,18 +353,34 @@ class DraftPool:
     def _has_another(self, replica: Replica) -> bool:
         return any(each is not replica and not each.is_stalled for each in self.ready)
 
+    def _wanted(self, current: Sequence[DraftSource]) -> list[DraftSource]:
+        """The drafts to use of those that the sources name: the first few in this target's order, and one
+        more for each of them that is lost or refuses."""
+        if len(current) <= self._most:
+            return list(current)
+        lost = [each.source for each in self.replicas if each.last_loss and not each.is_ready]
+        wanted, left = list[DraftSource](), self._most
+        for source in sorted(current, key=lambda each: score(each.name, self._rank), reverse=True):
+            if left:
+                wanted.append(source)
+                left -= source not in lost
+        return wanted
+
     def _follow_sources(self) -> None:
-        """Adds drafts that the sources name now. Removes a draft that they no longer name: at once if it
-        is not ready, otherwise when another draft is ready."""
+        """Adds drafts that the sources name now. Removes a draft that they no longer name, or that is not
+        wanted any more: at once if it is not ready, otherwise when another draft is ready."""
         current = self._sources.current()
+        wanted = self._wanted(current)
         on_trial = self._trial.current() if self._trial is not None else ()
         with self.lock:
             known = [replica.source for replica in self.replicas]
-            new = [self._replica(source) for source in current if source not in known]
+            new = [self._replica(source) for source in wanted if source not in known]
             new += [self._replica(each, is_on_trial=True) for each in on_trial if each not in known]
             self.replicas = (*self.replicas, *new)
             for replica in self.replicas:
-                is_named = replica.is_on_trial or replica.source in current
+                # What stands in for a draft that was lost goes once it has no sequence.
+                is_used = replica.source in (current if replica.num_own_sequences else wanted)
+                is_named = replica.is_on_trial or is_used
                 if not is_named and (not replica.is_ready or self._has_another(replica)):
                     self._leave(replica)
 

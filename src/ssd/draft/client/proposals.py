@@ -321,6 +321,25 @@ def known_path(mirrors: Mirrors, session: ClientSession | None, limit: int) -> D
     return DraftedTokens(tokens[: len(drawn)], chances[: len(drawn)], drawn)
 
 
+def known_paths(
+    mirrors: Mirrors, sessions: Sequence[ClientSession | None], limit: int
+) -> list[DraftedTokens]:
+    """`known_path` of each session."""
+    asked = list[tuple[int, ClientSession]]()
+    for place, session in enumerate(sessions):
+        if session is not None and session.is_sent and not session.forced:
+            asked.append((place, session))
+    found = [_NO_PATH] * len(sessions)
+    seqs = [session.seq for _place, session in asked]
+    rooms = [session.max_len - len(session.tokens) - 1 for _place, session in asked]
+    limits = [max(0, min(limit, room)) for room in rooms]
+    for (place, session), (tokens, chances) in zip(asked, mirrors.paths(seqs, limits), strict=True):
+        if tokens:
+            drawn = mirrors.has_drawn(session.seq)
+            found[place] = known_path(mirrors, session, limit) if drawn else DraftedTokens(tokens, chances)
+    return found
+
+
 def offer(
     mirrors: Mirrors,
     session: ClientSession | None,

@@ -20,12 +20,11 @@ logger = logging.getLogger(__name__)
 
 _RETRY_AFTER_REFUSAL_SECONDS = 30.0
 """A draft of another model family stays unsuitable, but another may be started at its address."""
-_ROOMY = 0.7
-"""KV usage below which sessions that the draft declined for lack of room are opened with it again."""
 _RETURN_SECONDS = 5.0
-"""After this time one declined session is tried again, even if the draft reports no room."""
+"""After this time one declined session is tried again, even if the draft announces no room for it."""
 _SECONDS_BETWEEN_RETURNS = 0.005
-"""Each return sends the whole text, and a faulty draft may report room again and again."""
+"""The same where it announces room and has declined a return nevertheless: a faulty draft may do so again and
+again."""
 _LONGEST_RETURN_SECONDS = 60.0
 """Both times double with each return that is declined, up to this."""
 _SILENCE_SECONDS = 0.5
@@ -72,15 +71,12 @@ class Replica:
         """Seconds from an outcome until there are nodes that follow it: the round trip, and a step."""
         self.stats: Stats | None = None
         """Its latest STATS."""
-        self._declined_at: float | None = None
-        """When it last had no room for a sequence."""
-        self._returned_at = float("-inf")
-        self._when_full: Stats | None = None
-        """Its first STATS after that."""
-        self._num_back, self._num_sent_away = 0, 0
-        """Sessions that returned and were kept; returns that were declined."""
-        self._taken_since: float | None = None
-        """When the first session returned after the last decline."""
+        self._num_promised, self._tokens_promised = 0, 0
+        """Sequences opened since its latest STATS, which does not count them, and their tokens."""
+        self._tried_at = float("-inf")
+        """When a session returned last, or was declined for lack of room."""
+        self._is_kept, self._num_sent_away = False, 0
+        """Whether a session returned and was not declined since; returns that were declined."""
         self.step_seconds = 0.0
         """Duration of its latest step."""
         self._lateness, self._judged_at = MovingAverage(_LATE_WEIGHT, 0.0), 0.0
@@ -154,22 +150,30 @@ class Replica:
         return (connection.max_model_len if connection is not None else 0) or MAX_ID
 
     @property
-    def has_room(self) -> bool:
-        """Whether a session that it declined for lack of room may be opened with it again."""
-        stats, full = self.stats, self._when_full
-        if stats is None:
-            return False
-        if self._clock() - self._returned_at < self._grown(_SECONDS_BETWEEN_RETURNS):
-            return False
-        if self._declined_at is not None and self._clock() - self._declined_at > self._grown(_RETURN_SECONDS):
+    def drains(self) -> bool:
+        """It has announced that it will end."""
+        return self.stats is not None and self.stats.drains
+
+    @property
+    def num_seats(self) -> int:
+        """Sequences that it may still take, by its latest STATS; 1 if it does not say."""
+        stats = self.stats
+        if stats is None or (stats.free_sequences is None and not stats.drains):
+            return 1
+        return 0 if stats.drains else max(0, (stats.free_sequences or 0) - self._num_promised)
+
+    def announces_room(self, num_tokens: int) -> bool:
+        """Whether a text surely fits, by its latest STATS and what was opened since."""
+        free = self.stats.free_tokens if self.stats is not None else None
+        return free is not None and free - self._tokens_promised >= num_tokens
+
+    def may_have_room(self, num_tokens: int) -> bool:
+        """Whether to open a session with it that has no draft for lack of room."""
+        is_announced = self.num_seats > 0 and self.announces_room(num_tokens)
+        if is_announced and not self._num_sent_away:
             return True
-        if stats.kv_usage >= _ROOMY:
-            return False
-        if self._declined_at is None:
-            return True
-        return full is not None and (
-            stats.num_sequences < full.num_sequences or stats.kv_usage < full.kv_usage
-        )
+        wait = self._return_wait(_SECONDS_BETWEEN_RETURNS if is_announced else _RETURN_SECONDS)
+        return self._clock() - self._tried_at >= wait
 
     @property
     def num_sequences(self) -> int:
@@ -190,45 +194,34 @@ class Replica:
         if self.connection is not None:
             self.connection.flush()
 
-    def note_declined(self) -> None:
-        """It had no room for a sequence: its next STATS shows what it considers full."""
-        if self._num_back:
-            self._num_back -= 1
-            self._num_sent_away += 1
-        self._taken_since = None
-        self._declined_at, self._when_full = self._clock(), None
+    def note_opened(self, num_tokens: int) -> None:
+        """A sequence with so many tokens is opened with it, or it was asked to take one."""
+        self.num_own_sequences += 1
+        self._num_promised += 1
+        self._tokens_promised += num_tokens
+
+    def note_declined(self, *, after_return: bool) -> None:
+        """It had no room for a sequence. The next one waits, and the longer the more returns it declines."""
+        self._num_sent_away += after_return
+        self._is_kept, self._tried_at = False, self._clock()
 
     def note_return(self) -> None:
-        """A declined session is opened again: the next waits for the result."""
-        self._returned_at = self._clock()
-        if self._takes_back:
+        """A session without a draft is opened with it: the next waits for the result."""
+        if self._is_kept and self._clock() - self._tried_at > _RETURN_SECONDS:
             self._num_sent_away = 0
-        if self._taken_since is None:
-            self._taken_since = self._clock()
-        self._num_back += 1
-        if self._declined_at is not None:
-            self._declined_at = self._clock()
+        self._is_kept, self._tried_at = True, self._clock()
 
-    @property
-    def _takes_back(self) -> bool:
-        """A session returned some time ago, and none was declined since."""
-        return self._taken_since is not None and self._clock() - self._taken_since >= _RETURN_SECONDS
-
-    def _grown(self, seconds: float) -> float:
-        """The waiting time, doubled for each return that was declined."""
-        if self._takes_back:
-            return seconds
+    def _return_wait(self, seconds: float) -> float:
         # After 16 doublings every time is at its bound.
         return min(seconds * 2.0 ** min(self._num_sent_away, 16), _LONGEST_RETURN_SECONDS)
 
     def note_stats(self, stats: Stats) -> None:
         """The duration of a step is known from the second STATS on: the first covers earlier steps too."""
         last, self.stats = self.stats, stats
+        self._num_promised = self._tokens_promised = 0
         if last is not None and stats.num_steps > last.num_steps:
             seconds = max(0.0, stats.seconds - last.seconds)
             self.step_seconds = seconds / (stats.num_steps - last.num_steps)
-        if self._declined_at is not None and self._when_full is None:
-            self._when_full = stats
 
     def note_sent(self) -> None:
         """Something was sent that it must answer."""
@@ -288,8 +281,9 @@ class Replica:
         self.was_ready, self.last_loss = False, connection.reason
         # The next connection may reach another process. The time of answers belongs to the address: keep it.
         self.stats, self._unanswered_since, self._lateness.value, self._asked = None, None, 0.0, None
-        self._declined_at, self._when_full, self.step_seconds = None, None, 0.0
-        self._num_back, self._num_sent_away, self._taken_since = 0, 0, None
+        self._tried_at, self._is_kept, self._num_sent_away = float("-inf"), False, 0
+        self.step_seconds = 0.0
+        self._num_promised = self._tokens_promised = 0
         return connection
 
 

@@ -1,7 +1,11 @@
 """The client's sessions and the draft that each is open with: opens, moves, brings back and closes them.
 
-A sequence is open with one draft at a time, or with none. A sequence that loses its draft is opened at once
-with the next best, from its tokens. A request may name the drafts that it prefers.
+A sequence is open with one draft at a time, or with none. A sequence that loses its draft is opened with the
+next best, from its tokens. A request may name the drafts that it prefers.
+
+Texts cost time and bytes. Drafts announce their room: a full one is not asked, and a long text is sent only
+after the draft has offered to take it. `open_waiting` opens the shortest texts first, and only so many at a
+time that the target is not held up; the next call continues.
 
 Drafts are chosen by rendezvous hashing with bounded loads. Each pair of a draft and a prefix has a score, the
 hash of the two, and the draft with the highest score wins. So texts that begin alike go to the same draft,
@@ -12,9 +16,9 @@ prefixes that score highest with it. A draft that has more than its share of the
 the draft's tree deeper by that much.
 
 The pool (pool.py) calls `greeted`, `lost` and `leave` when drafts come and go, `move_one` and `move_all` when
-a draft is late or stalled, and `bring_back` when a draft may have room again. Knows drafts, mirrors and the
-messages that open and close a session. Does not know outcomes or nodes (client.py). Call everything here with
-the pool's lock held.
+a draft is late or stalled, `bring_back` when a draft may have room again, and `open_waiting` before it sends.
+Knows drafts, mirrors and the messages that open and close a session. Does not know outcomes or nodes
+(client.py). Call everything here with the pool's lock held.
 """
 
 import itertools
@@ -31,7 +35,16 @@ import numpy as np
 from ssd.draft.client.mirrors import Mirrors
 from ssd.draft.client.replica import PoolStats, Replica
 from ssd.draft.protocol.codec import UnsendableError, sendable
-from ssd.draft.protocol.messages import MAX_ID, MAX_TOKENS, Close, Open, Sampling, pack_ints
+from ssd.draft.protocol.messages import (
+    MAX_ID,
+    MAX_TOKENS,
+    AskOpen,
+    Close,
+    Open,
+    Sampling,
+    pack_ints,
+    prefix_hashes,
+)
 from ssd.moving_average import MovingAverage
 
 logger = logging.getLogger(__name__)
@@ -39,6 +52,12 @@ logger = logging.getLogger(__name__)
 ROUNDS_BETWEEN_RESYNCS = 4
 _MOST_ROUNDS_BETWEEN = 64
 UNKNOWN_TOKENS = "it holds tokens the draft does not know"
+_ASKS_FROM = 1024
+"""A text of more tokens is sent after an offer only. A shorter one is hardly larger than the question."""
+_TOKENS_AT_ONCE = 1 << 17
+"""Tokens of the texts that one call of `open_waiting` opens, and one more text: about a millisecond."""
+_TOKENS_A_SESSION = 256
+"""What opening an empty text would cost, in tokens."""
 
 
 @dataclass(slots=True)
@@ -51,7 +70,15 @@ class ClientSession:
     sampling: Sampling
     max_len: int
     replica: Replica | None = None
-    """The draft that it is open with."""
+    """The draft that it is open with, or that was asked to take it."""
+    is_sent: bool = False
+    """That draft has its text."""
+    is_offered: bool = False
+    """That draft has offered to take it."""
+    former: Replica | None = None
+    """The draft that it is leaving."""
+    has_returned: bool = False
+    """It was opened with its draft after that had declined it for lack of room."""
     declined: "dict[Replica, bool]" = field(default_factory=dict)
     """The drafts that declined it, and whether for lack of room."""
     forced: tuple[int, ...] = ()
@@ -65,7 +92,7 @@ class ClientSession:
 
     @property
     def is_open(self) -> bool:
-        return self.replica is not None
+        return self.is_sent
 
     @property
     def room(self) -> int:
@@ -142,6 +169,10 @@ class SessionRouter:
         self._replicas: list[Replica] = []
         """Drafts that have sent HELLO and were neither lost nor removed since."""
         self._by_seq: dict[int, ClientSession] = {}
+        self._waiting: dict[int, ClientSession] = {}
+        """By `seq`: to be opened by the next calls of `open_waiting`."""
+        self._homeless: dict[int, ClientSession] = {}
+        """By `seq`: no draft has room for them."""
         self._free_seqs: list[int] = []
         self._next_epoch = itertools.count(1).__next__
         self.is_paused = False
@@ -175,27 +206,46 @@ class SessionRouter:
     def current(self, seq: int, epoch: int) -> ClientSession | None:
         """The session, if its epoch is this one: messages of older epochs are ignored."""
         session = self._by_seq.get(seq)
-        is_current = session is not None and session.is_open and self._mirrors.epoch[seq] == epoch
+        is_current = session is not None and session.replica is not None and self._mirrors.epoch[seq] == epoch
         return session if is_current else None
 
     def open_all(self) -> None:
         for session in self:
-            if not session.is_open:
+            if session.replica is None:
                 self.open(session)
 
-    def open(self, session: ClientSession, *, but: Replica | None = None) -> None:
-        """Opens it: again with the draft that has it, or else with the best one other than `but`.
+    def open(self, session: ClientSession) -> None:
+        """Has it opened: again with the draft that has it, or with the best one other than its former."""
+        if not self.is_paused:
+            session.is_sent = False
+            self._homeless.pop(session.seq, None)
+            self._waiting[session.seq] = session
 
-        Skips drafts that have declined it and drafts that its text cannot be sent to.
-        """
-        while not self.is_paused and (replica := session.replica or self._choose(session, but)) is not None:
-            reason = session.reason_not_to_send(replica)
-            if not reason:
-                self._open_with(session, replica)
+    @property
+    def has_waiting(self) -> bool:
+        return bool(self._waiting)
+
+    def open_waiting(self) -> None:
+        """Opens sessions that wait, as many as the target has time for. Those with an offer come first."""
+        if not self._waiting:
+            return
+        left = _TOKENS_AT_ONCE
+        for session in sorted(self._waiting.values(), key=_turn):
+            if left <= 0:
                 return
-            self.decline(session, replica, reason)
+            del self._waiting[session.seq]
+            self._open(session)
+            left -= len(session.tokens) + _TOKENS_A_SESSION
+
+    def offered(self, session: ClientSession) -> None:
+        """Its draft keeps room for it."""
+        if not session.is_sent:
+            session.is_offered = True
+            self._waiting[session.seq] = session
 
     def close(self, session: ClientSession) -> None:
+        self._waiting.pop(session.seq, None)
+        self._homeless.pop(session.seq, None)
         if session.replica is not None:
             session.replica.post(Close(session.seq, int(self._mirrors.epoch[session.seq])))
             self._part(session)
@@ -206,7 +256,7 @@ class SessionRouter:
         self._note_declined(session, replica, reason, may_return=False)
 
     def declined_by(self, replica: Replica, session: ClientSession, message: Close) -> None:
-        """The draft has closed it: opens it with another draft."""
+        """The draft has closed it, or does not take it: opens it with another draft."""
         self._part(session)
         self._note_declined(session, replica, message.reason, may_return=message.may_return)
         self.open(session)
@@ -219,22 +269,20 @@ class SessionRouter:
     def lost(self, replica: Replica) -> None:
         """The draft is gone, with all its sessions: opens them with other drafts."""
         self._remove_replica(replica)
-        left = self._with(replica)
         self._forget_refusals(replica)
-        for session in left:
+        for session in self._with(replica):
+            session.former = replica
             self._part(session)
         self.open_all()
-        self._note_moved(left)
 
     def leave(self, replica: Replica) -> None:
         """Closes the draft's sessions, and opens them with other drafts."""
         self._remove_replica(replica)
-        left = self._with(replica)
-        for session in left:
+        for session in self._with(replica):
+            session.former = replica
             self.close(session)
         self.open_all()
         self._forget_refusals(replica)
-        self._note_moved(left)
 
     def move_one(self, replica: Replica) -> None:
         """Moves the shortest text, which another draft prefills soonest."""
@@ -249,10 +297,14 @@ class SessionRouter:
         return len(movable)
 
     def bring_back(self, replica: Replica) -> None:
-        """Opens the shortest session that this draft declined for lack of room."""
-        waiting = [each for each in self if not each.is_open and each.declined.get(replica)]
-        for session in sorted(waiting, key=lambda each: len(each.tokens))[:1]:
-            del session.declined[replica]
+        """Opens the shortest sessions without a draft, as many as this draft may have room for."""
+        if not self._homeless:
+            return
+        found = [each for each in self._homeless.values() if each.declined.get(replica, True)]
+        for session in sorted(found, key=lambda each: len(each.tokens))[: replica.num_seats]:
+            if not replica.may_have_room(len(session.tokens)):
+                return
+            session.has_returned = session.declined.pop(replica, False)
             replica.note_return()
             self.open(session)
 
@@ -260,6 +312,10 @@ class SessionRouter:
         seqs = sorted([*self._by_seq, *self._free_seqs])
         if seqs != list(range(len(seqs))):
             raise RuntimeError("the `seq` of a session is lost or used twice")
+        for session in self:
+            places = (session.is_sent, session.seq in self._waiting, session.seq in self._homeless)
+            if session.replica is None and sum(places) != (not self.is_paused):
+                raise RuntimeError("a session without a draft does not wait for one")
 
     def _remove_replica(self, replica: Replica) -> None:
         if replica in self._replicas:
@@ -276,37 +332,66 @@ class SessionRouter:
         return [each for each in self._with(replica) if self._choose(each, replica) is not None]
 
     def _move(self, session: ClientSession) -> None:
-        replica = session.replica
+        session.former = session.replica
         self.close(session)
-        self.open(session, but=replica)
-        self._note_moved([session])
+        self.open(session)
 
     def _choose(self, session: ClientSession, but: Replica | None) -> Replica | None:
-        """Prefers drafts that are not stalled, then those that the request names, then those that are not
-        behind; among the rest the highest score wins."""
-        ready = [each for each in self._replicas if each.is_ready]
-        found = [each for each in ready if each is not but and each not in session.declined]
+        """Prefers drafts that are not stalled, those that the request names, those that announce room for the
+        whole text, and those that are not behind, in this order; among the rest the highest score wins.
+
+        A draft that announces less room is asked too: it may have read the text's beginning already. A draft
+        without seats takes sequences only from one that has failed: few rows for each are more than none.
+        """
+        has_failed = but is not None and (but.is_stalled or not but.is_ready)
+        others = [each for each in self._replicas if each.is_ready and not each.drains and each is not but]
+        ready = [each for each in others if each.num_seats] or (others if has_failed else [])
+        found = [each for each in ready if each not in session.declined]
         found = [each for each in found if not each.is_stalled] or found
         if session.draft_name:
             found = [each for each in found if each.draft_name == session.draft_name] or found
+        found = [each for each in found if each.announces_room(len(session.tokens))] or found
         in_time = [each for each in found if not each.is_behind]
         return choose(in_time or found, session.tokens)
 
+    def _open(self, session: ClientSession) -> None:
+        """Opens it with its draft or another one, or asks that draft for room.
+
+        Skips drafts that have declined it and drafts that its text cannot be sent to.
+        """
+        while (replica := session.replica or self._choose(session, session.former)) is not None:
+            reason = session.reason_not_to_send(replica)
+            if not reason:
+                self._open_with(session, replica)
+                return
+            self.decline(session, replica, reason)
+        self._homeless[session.seq], session.former = session, None
+
     def _open_with(self, session: ClientSession, replica: Replica) -> None:
-        epoch = self._next_epoch()
-        self._mirrors.open(session.seq, epoch, len(session.tokens))
-        if session.replica is None:
-            replica.num_own_sequences += 1
+        length, is_new = len(session.tokens), session.replica is None
+        epoch = int(self._mirrors.epoch[session.seq]) if session.is_offered else self._next_epoch()
+        self._mirrors.open(session.seq, epoch, length)
+        asks, surely_fits = is_new and length > _ASKS_FROM, replica.announces_room(length)
+        if is_new:
+            replica.note_opened(length)
             session.num_reopened = 0
+            self._stats.num_moved += session.former is not None and session.former is not replica
         session.replica, session.asked_at = replica, -ROUNDS_BETWEEN_RESYNCS
+        session.is_sent, session.is_offered, session.former = not asks, False, None
         replica.note_sent()
-        replica.post(
-            session.opening(replica, epoch, self.lookahead_estimator.lookahead_with(replica.answer.value))
-        )
+        if asks:
+            # Hashes take longer than sending the text, and are needed only where it may not fit otherwise.
+            prefix = b"" if surely_fits else prefix_hashes(session.tokens)
+            replica.post(AskOpen(session.seq, epoch, length, prefix))
+        else:
+            lookahead = self.lookahead_estimator.lookahead_with(replica.answer.value)
+            replica.post(session.opening(replica, epoch, lookahead))
 
     def _part(self, session: ClientSession) -> None:
         """Closes it on the client only; sends nothing to its draft."""
         self._mirrors.close(session.seq)
+        session.is_sent = session.is_offered = False
+        self._waiting.pop(session.seq, None)
         if session.replica is not None:
             session.replica.num_own_sequences -= 1
             session.replica = None
@@ -318,10 +403,12 @@ class SessionRouter:
         self._stats.num_declined += 1
         session.declined[replica] = may_return
         if may_return:
-            replica.note_declined()
+            replica.note_declined(after_return=session.has_returned)
+            session.has_returned = False
 
-    def _note_moved(self, left: list[ClientSession]) -> None:
-        self._stats.num_moved += sum(session.is_open for session in left)
+
+def _turn(session: ClientSession) -> tuple[bool, int]:
+    return not session.is_offered, len(session.tokens)
 
 
 _PREFIX_TOKENS = 64
@@ -350,10 +437,10 @@ def choose(candidates: Sequence[C], tokens: Sequence[int]) -> C | None:
     most = _SLACK * sum(each.num_sequences for each in candidates) / len(candidates) + 1
     prefix = np.asarray(tokens[:_PREFIX_TOKENS], dtype=np.int32).tobytes()
     free = [each for each in candidates if each.num_sequences < most]
-    return max(free, key=lambda each: _score(each.name, prefix))
+    return max(free, key=lambda each: score(each.name, prefix))
 
 
-def _score(name: str, prefix: bytes) -> bytes:
+def score(name: str, prefix: bytes) -> bytes:
     return blake2b(prefix, digest_size=8, key=name.encode()[-64:]).digest()
 
 

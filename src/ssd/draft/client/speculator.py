@@ -75,7 +75,7 @@ class Origin(NamedTuple):
     """How many of the first ones the grammar forced: they say nothing about the draft."""
 
 
-_NOWHERE = Origin("none")
+_NOWHERE, _FROM_DRAFT = Origin("none"), Origin("draft")
 
 
 class Speculator:
@@ -212,12 +212,14 @@ class Speculator:
             has_trees = is_speculating and self._has_trees
             self.controller.times.note(num_rows, seconds, is_speculating=is_speculating, has_trees=has_trees)
         has_spoken = self._has_new_frames()
+        ids, texts = [each.request_id for each in outcomes], [each.tokens for each in outcomes]
         rounds, accepted, num_late = list[Round](), list[int](), 0
         firsts: dict[str, list[bool]] = {"draft": [], "ngram": []}
-        for each in outcomes:
-            before, num_accepted = self._knowledge.get(each.request_id), len(each.tokens) - 1
-            source, certain = self._origins.get(each.request_id, _NOWHERE) if each.num_drafted else _NOWHERE
-            if each.num_drafted > certain and source in firsts:
+        knew, origins = map(self._knowledge.get, ids), self._origins
+        for request_id, tokens, each, before in zip(ids, texts, outcomes, knew, strict=True):
+            num_drafted, num_accepted = each.num_drafted, len(tokens) - 1
+            source, certain = origins.get(request_id, _NOWHERE) if num_drafted else _NOWHERE
+            if num_drafted > certain and source in firsts:
                 firsts[source].append(num_accepted > certain)
             if source == "draft":
                 accepted.append(max(0, num_accepted - certain))
@@ -227,8 +229,7 @@ class Speculator:
             rounds.append(_round(before, source))
         self.controller.note_firsts(firsts["draft"])
         self.controller.note_guesses(firsts["ngram"])
-        ids = [each.request_id for each in outcomes]
-        knowledge = self.client.outcomes([*zip(ids, [each.tokens for each in outcomes], strict=True)])
+        knowledge = self.client.outcomes([*zip(ids, texts, strict=True)])
         if not self._auto_disable.is_resting:
             self._knowledge.update(zip(ids, knowledge, strict=True))
             for unknown in self.client.unknown_among(ids):
@@ -318,6 +319,8 @@ class Speculator:
 
 
 def _origin(path: DraftedTokens) -> Origin:
+    if not path.num_certain:
+        return _FROM_DRAFT
     return Origin("grammar" if path.num_certain == len(path.tokens) else "draft", path.num_certain)
 
 

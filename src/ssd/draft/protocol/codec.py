@@ -1,8 +1,8 @@
 """Frames from messages and back, and the rules that messages must keep.
 
-A frame on the wire is a msgpack list of messages. The schema refuses what it does not know, and `decode`
-refuses what the schema cannot say: sizes, arrays of unlike length, sequences that cannot be told apart. Such
-a frame costs its sender the connection.
+A frame on the wire is a msgpack list of messages. The schema refuses unknown messages and fields of a wrong
+type, and `decode` refuses what the schema cannot say: sizes, arrays of unlike length, sequences that cannot
+be told apart. Such a frame costs its sender the connection.
 
 What breaks a rule of one sequence, in OPEN or in an entry of OUTCOME, costs that sequence its drafts and
 nobody else anything: the target checks before it sends a sequence (`sendable`), the draft before it accepts
@@ -15,7 +15,10 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from ssd.draft.protocol.earlier import is_hello_of_version_3
 from ssd.draft.protocol.messages import (
+    HASH_BYTES,
+    MAX_CHUNKS,
     MAX_COUNT,
     MAX_EPOCH,
     MAX_FRAME_BYTES,
@@ -27,12 +30,14 @@ from ssd.draft.protocol.messages import (
     MAX_TEXT,
     MAX_TOKENS,
     AnyMessage,
+    AskOpen,
     Close,
     Drawn,
     Hello,
     Longs,
     Nodes,
     NodesHeads,
+    OfferOpen,
     Open,
     Outcome,
     OutcomeHeads,
@@ -47,6 +52,10 @@ from ssd.draft.protocol.messages import (
 
 class FrameError(ValueError):
     """The other side sent something that no honest peer of this version sends."""
+
+
+class EarlierVersionError(FrameError):
+    """The other side speaks version 3, in which messages had another form (earlier.py)."""
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -64,6 +73,8 @@ def decode(frame: bytes, *, vocab_size: int) -> list[AnyMessage]:
     try:
         messages = _decoder.decode(frame)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        if is_hello_of_version_3(frame):
+            raise EarlierVersionError("a HELLO of protocol version 3") from error
         raise FrameError(f"not a frame of this protocol: {error}") from error
     if len(messages) > MAX_MESSAGES:
         raise FrameError(f"{len(messages)} messages in a frame: at most {MAX_MESSAGES} are taken")
@@ -90,6 +101,13 @@ def _check(message: AnyMessage, vocab_size: int) -> None:
             _check_outcome(message)
         case Open():
             _check_key(message.seq, message.epoch)
+        case AskOpen():
+            _check_key(message.seq, message.epoch)
+            _check_range("num_tokens", [message.num_tokens], MAX_ID)
+            _check_prefix(message.prefix)
+        case OfferOpen():
+            _check_key(message.seq, message.epoch)
+            _check_range("num_cached", [message.num_cached], MAX_ID)
         case Resync() | Close():
             _check_key(message.seq, message.epoch)
             _check_count("reason", len(getattr(message, "reason", "")), 0, MAX_TEXT)
@@ -99,10 +117,17 @@ def _check(message: AnyMessage, vocab_size: int) -> None:
             _check_stats(message)
 
 
+def _check_prefix(prefix: bytes) -> None:
+    if len(prefix) % HASH_BYTES:
+        raise FrameError("a hash of ASK's prefix is not whole")
+    _check_count("hashes", len(prefix) // HASH_BYTES, 0, MAX_CHUNKS)
+
+
 def _check_hello(message: Hello) -> None:
     for name in ("tokenizer", "name", "instance", "refusal"):
         _check_count(name, len(getattr(message, name)), 0, MAX_TEXT)
     _check_range("size", [message.vocab_size, message.max_model_len, message.version], MAX_ID)
+    _check_range("oldest version", [message.oldest], message.version)
 
 
 def _check_stats(message: Stats) -> None:
@@ -110,6 +135,7 @@ def _check_stats(message: Stats) -> None:
     _check_count("step_spans", len(message.step_spans), 0, MAX_LIST)
     spans = message.step_spans
     counts = [message.num_steps, message.num_rows, message.num_sequences, message.num_own_rows]
+    counts += [each for each in (message.free_sequences, message.free_tokens) if each is not None]
     _check_range("count", counts + [rows for _start, _end, rows in spans], MAX_COUNT)
     # NaN fails the comparisons.
     if not 0 <= message.kv_usage <= 1 or not 0 <= message.seconds <= MAX_COUNT:

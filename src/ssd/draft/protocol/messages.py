@@ -1,17 +1,17 @@
-"""What engine and draft say to each other: typed and versioned.
+"""What engine and draft say to each other: typed and versioned. docs/protocol.md describes it for others.
 
 What a step has to say of all its sequences is one message: NODES after a draft's step, OUTCOME after a
 verification. Arrays travel as packed little-endian numbers. How frames are read and checked is in
 codec.py; nothing here knows sockets.
 
-    engine → draft   HELLO, OPEN, OUTCOME, RESYNC (send me your tree), CLOSE
-    draft → engine   HELLO, NODES, RESYNC (send me your tokens), CLOSE (declined), STATS
+    engine → draft   HELLO, ASK (is there room?), OPEN, OUTCOME, RESYNC (send me your tree), CLOSE
+    draft → engine   HELLO, OFFER (there is), NODES, RESYNC (send me your tokens), CLOSE (declined), STATS
 """
 
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
-from hashlib import blake2b
+from hashlib import sha256
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -19,7 +19,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-PROTOCOL_VERSION = 3
+PROTOCOL_VERSION = 4
+OLDEST_VERSION = 4
+"""The oldest version that is still spoken. From version 5 on it is the one before the newest."""
 MAX_FRAME_BYTES = 4 << 20
 MAX_MESSAGES = 1024
 MAX_SEQUENCES = 4096
@@ -32,6 +34,21 @@ MAX_COUNT = 2**53
 MAX_TOKENS = 1 << 19
 MAX_LIST = 1024
 MAX_TEXT = 1000
+MAX_CHUNKS = 1024
+PREFIX_CHUNK = 64
+"""Tokens that each hash of ASK's prefix adds."""
+HASH_BYTES = 8
+"""Of each hash of ASK's prefix."""
+OFFER_SECONDS = 1.0
+"""How long a draft keeps room for a sequence that it has offered to take."""
+HEARTBEAT_SECONDS = 2.0
+"""A draft that has had nothing to say for this long sends STATS: the target learns that it is alive, and the
+draft notices if the target is gone."""
+CREDIT = 64
+"""Frames of a sequence that may be sent without an acknowledgement."""
+CREDIT_PER_LOOKAHEAD = 4
+"""Credit for each token of lookahead, where that is more than `CREDIT`: a long lookahead means a long way to
+the draft (draft/client/router.py), so more frames are in flight."""
 
 _INT = np.dtype("<i4")
 _LONG = np.dtype("<i8")
@@ -42,17 +59,27 @@ Floats = NDArray[np.float32]
 Longs = NDArray[np.int64]
 
 
-class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
-    """The common root; a message is an array whose first entry is its tag."""
+def credit_for(lookahead: int) -> int:
+    return max(CREDIT, CREDIT_PER_LOOKAHEAD * lookahead)
+
+
+class Record(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A map with a key for each field. Unknown keys are ignored: a later version may add fields."""
+
+
+class Message(Record, frozen=True, tag_field="type"):
+    """A record with a further key, `type`."""
 
 
 class Hello(Message, frozen=True, tag="hello"):
     """The first message of both sides. The draft's contains a refusal if the two do not fit.
 
-    Its fields are the same in every version; otherwise a refusal by another version could not be read.
+    These fields keep their names and meanings in every version; otherwise a refusal by another version could
+    not be read.
     """
 
     version: int
+    """The newest that this side speaks."""
     tokenizer: str
     """What each token id means, as `tokenizer_fingerprint` has it."""
     vocab_size: int
@@ -61,6 +88,12 @@ class Hello(Message, frozen=True, tag="hello"):
     """Drawn at start. A different value means that the process was restarted and has no sessions."""
     max_model_len: int = 0
     refusal: str = ""
+    oldest: int = 0
+    """The oldest version that this side speaks; 0: only `version`."""
+
+    @property
+    def versions(self) -> range:
+        return range(self.oldest or self.version, self.version + 1)
 
     @classmethod
     def of(cls, tokenizer: Any, *, vocab_size: int, name: str, max_model_len: int) -> "Hello":
@@ -72,20 +105,42 @@ class Hello(Message, frozen=True, tag="hello"):
             name=name,
             instance=uuid.uuid4().hex,
             max_model_len=max_model_len,
+            oldest=OLDEST_VERSION,
         )
 
 
+def version_fault(draft: Hello, engine: Hello) -> str:
+    """Why the two speak no common version, and what to install; empty: they settle on the newest of both."""
+    newest = min(draft.version, engine.version)
+    if newest in draft.versions and newest in engine.versions:
+        return ""
+    older, newer = ("draft", "engine") if draft.version < engine.version else ("engine", "draft")
+    return (
+        f"the draft speaks {_versions_text(draft)} and the engine {_versions_text(engine)}: "
+        f"install the {newer}'s version of ssd, or a later one, on the {older}'s side"
+    )
+
+
+def _versions_text(hello: Hello) -> str:
+    oldest = hello.oldest or hello.version
+    return f"protocol version {hello.version}" + (f" (down to {oldest})" if oldest < hello.version else "")
+
+
 def tokenizer_fingerprint(tokenizer: Any) -> str:
-    """The same for tokenizers that differ in added tokens only: those are where families pad."""
+    """The same for tokenizers that differ in added tokens and padding only: there families differ.
+
+    Where a model has more ids than its tokenizer has tokens, GGUF files name the others `[PAD<id>]`.
+    """
     added = set(tokenizer.get_added_vocab().values())
     vocabulary = {token: text for text, token in tokenizer.get_vocab().items()}
-    digest = blake2b(digest_size=16)
+    digest = sha256()
     for token in sorted(vocabulary.keys() - added):
-        digest.update(f"{token}\0{vocabulary[token]}\0".encode())
+        if vocabulary[token] != f"[PAD{token}]":
+            digest.update(f"{token}\0{vocabulary[token]}\0".encode())
     return digest.hexdigest()
 
 
-class Sampling(Message, frozen=True, tag="sampling"):
+class Sampling(Record, frozen=True):
     """What the draft needs to guess as the target decides: SamplingParams without text and bookkeeping."""
 
     seed: int
@@ -105,6 +160,44 @@ class Sampling(Message, frozen=True, tag="sampling"):
     ratio: bool = False
     """Guesses are drawn, and sent with what they were drawn from, for ratio acceptance."""
     saguaro: float = 1.0
+
+
+class AskOpen(Message, frozen=True, tag="ask"):
+    """Whether the draft would take a sequence with a long text, before the text is sent."""
+
+    seq: int
+    epoch: int
+    """That of the OPEN which may follow."""
+    num_tokens: int
+    prefix: bytes = b""
+    """Identifies the start of the text, as `prefix_hashes` has it."""
+
+
+class OfferOpen(Message, frozen=True, tag="offer"):
+    """The draft keeps room for the sequence for `OFFER_SECONDS`. Its other answer is CLOSE."""
+
+    seq: int
+    epoch: int
+    num_cached: int = 0
+    """Leading tokens that the draft has read already, about."""
+
+
+def prefix_hashes(tokens: Sequence[int] | Ints, most: int = MAX_CHUNKS) -> bytes:
+    """A hash for each of the leading full chunks of a text, at most `most`, one after the other.
+
+    Each is the first 8 bytes of the SHA-256 of the hash before it (none before the first) and of the chunk's
+    tokens, packed as everywhere.
+    """
+    count = min(len(tokens) // PREFIX_CHUNK, most)
+    packed, hashes = pack_ints(tokens[: count * PREFIX_CHUNK]), [b""]
+    for start in range(0, len(packed), 4 * PREFIX_CHUNK):
+        chunk = packed[start : start + 4 * PREFIX_CHUNK]
+        hashes.append(next_prefix_hash(hashes[-1], chunk))
+    return b"".join(hashes)
+
+
+def next_prefix_hash(before: bytes, chunk: bytes) -> bytes:
+    return sha256(before + chunk).digest()[:HASH_BYTES]
 
 
 class Open(Message, frozen=True, tag="open"):
@@ -241,7 +334,7 @@ class SaidNodes:
         return SaidNodes(heads, self.nodes[:, mine], self.logprobs[mine])
 
 
-class Drawn(Message, frozen=True, tag="drawn"):
+class Drawn(Record, frozen=True):
     """A sparse distribution, as in sampling/ratio.py: packed token ids and weights, largest first."""
 
     seq: int
@@ -282,9 +375,15 @@ class Stats(Message, frozen=True, tag="stats"):
     """Rows that the engine's tenant had of these, as long as one of its engines was there."""
     step_spans: list[tuple[float, float, int]] = []
     """Start, end and rows of steps since the last message, by the machine's monotonic clock."""
+    free_sequences: int | None = None
+    """Sequences that the draft can still take; None: unknown."""
+    free_tokens: int | None = None
+    """Tokens for which its KV cache has room; None: unknown."""
+    drains: bool = False
+    """It takes no new sequences."""
 
 
-AnyMessage = Hello | Open | Outcome | Nodes | Resync | Close | Stats
+AnyMessage = Hello | AskOpen | OfferOpen | Open | Outcome | Nodes | Resync | Close | Stats
 
 
 def pack_ints(values: Sequence[int] | Ints) -> bytes:

@@ -4,10 +4,12 @@ Knows addresses, keys and bytes. Does not know messages. No call blocks longer t
 to: a full queue is reported, never waited for.
 """
 
+import logging
+import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,13 +23,16 @@ from zmq.utils.monitor import recv_monitor_message
 from ssd.draft.protocol.messages import MAX_FRAME_BYTES
 from ssd.draft.protocol.read_guard import Backlog, Read, ReadGuard, shut
 
+logger = logging.getLogger(__name__)
+
 _SHARED_KEY = "engine"
 """The key of all engines that have no name."""
 _QUEUED_FRAMES = 1000
 """That wait to be sent."""
-_UNREAD_BY_ENGINE, _UNREAD_BY_DRAFT = 256, 8
-"""Frames of a connection that wait to be read. Those of drafts are small and many, those of engines may be
-large; beyond them the sender waits."""
+_UNREAD_FRAMES = 0
+"""No bound on the number of frames that wait to be read; their bytes are bounded (MOST_UNREAD). libzmq 4.3.5
+stops reading a connection whose queue is full. If that connection then ends and a heartbeat is due before the
+queue is read, libzmq aborts the process: an engine that ends would take the draft with it."""
 _ENCRYPTION_BYTES = 64
 """That a message grows by at most, and that are counted with it."""
 _KERNEL_BYTES = 4 << 20
@@ -95,6 +100,11 @@ class Keys:
         self._file(f"{_SHARED_KEY}.key")
         return {self.public(path.stem): path.stem for path in sorted(self.folder.glob("*.key"))}
 
+    def state(self) -> list[tuple[str, int, int]]:
+        """Another one once a public key was added, removed or replaced."""
+        found = [(path.name, path.stat()) for path in sorted(self.folder.glob("*.key"))]
+        return [(name, stat.st_mtime_ns, stat.st_ino) for name, stat in found]
+
     def public(self, name: str) -> bytes:
         return zmq.auth.load_certificate(self._file(f"{name}.key"))[0]
 
@@ -161,10 +171,28 @@ def check_address(address: str, keys: Keys | None) -> None:
         )
 
 
+_contexts: "dict[int, zmq.Context[zmq.Socket[bytes]]]" = {}
+"""By process, since a forked child needs its own. All connections of a target share its two threads."""
+
+
+def _shared_context() -> "zmq.Context[zmq.Socket[bytes]]":
+    """Never ended: that would wait for sockets which other threads may still use."""
+    pid = os.getpid()
+    if pid not in _contexts:
+        _contexts[pid] = zmq.Context()
+    return _contexts[pid]
+
+
+def _is_readable(socket: "zmq.Socket[bytes]") -> bool:
+    return bool(int(socket.get(zmq.EVENTS)) & zmq.POLLIN)
+
+
 class ZmqEngineSocket:
     def __init__(self, address: str, keys: Keys | None = None) -> None:
         check_address(address, keys)
-        self._context = zmq.Context()
+        self._socket = _shared_context().socket(zmq.DEALER)
+        self._events: zmq.Socket[bytes] | None = None
+        """Tells of the connection's beginning and end."""
         self._has_heard = False
         """Before the first word a connection may be tried more than once; after it, its end is the end."""
         self._backlog: Backlog | None = None
@@ -172,9 +200,7 @@ class ZmqEngineSocket:
         self._read = Read()
         with _closed_if_it_fails(self):
             try:
-                self._socket = _configured(
-                    self._context.socket(zmq.DEALER), _ENGINES_HEARTBEAT, unread=_UNREAD_BY_ENGINE
-                )
+                _configured(self._socket, _ENGINES_HEARTBEAT)
                 self._socket.connect_timeout = _CONNECT_MS
                 self._socket.reconnect_ivl_max = _LONGEST_RECONNECT_MS
                 if keys is not None:
@@ -214,10 +240,10 @@ class ZmqEngineSocket:
             raise SocketError(str(error)) from error
 
     def _next(self) -> bytes | None:
-        try:
-            frame = self._socket.recv(zmq.NOBLOCK)
-        except zmq.Again:
+        # Asking first is far faster than an exception.
+        if not _is_readable(self._socket):
             return None
+        frame = self._socket.recv(zmq.NOBLOCK)
         if self._socket.rcvmore:
             raise SocketError("the draft sends messages in parts, which no draft does")
         self._read.note(len(frame))
@@ -232,7 +258,7 @@ class ZmqEngineSocket:
         return self._has_heard and self._backlog is None
 
     def _take_events(self) -> None:
-        while self._events.poll(0):
+        while self._events is not None and _is_readable(self._events):
             event = recv_monitor_message(self._events)
             is_there = event["event"] == zmq.EVENT_CONNECTED
             self._backlog = Backlog(int(event["value"]), time.monotonic()) if is_there else None
@@ -249,7 +275,12 @@ class ZmqEngineSocket:
         return f"the draft has sent {unread} bytes that nobody reads"
 
     def close(self) -> None:
-        self._context.destroy(linger=100)
+        """Does not wait for what is still to be sent; the context sends it in the background."""
+        if not self._socket.closed:
+            self._socket.disable_monitor()
+            if self._events is not None:
+                self._events.close()
+            self._socket.close(linger=100)
 
 
 class ZmqDraftSocket:
@@ -260,9 +291,7 @@ class ZmqDraftSocket:
         self._guard: ReadGuard | None = None
         self._names: dict[bytes, str] = {}
         with _closed_if_it_fails(self):
-            self._socket = _configured(
-                self._context.socket(zmq.ROUTER), _DRAFTS_HEARTBEAT, unread=_UNREAD_BY_DRAFT
-            )
+            self._socket = _configured(self._context.socket(zmq.ROUTER), _DRAFTS_HEARTBEAT)
             self._socket.router_mandatory = True
             if not address.startswith("ipc://"):
                 self._guard = ReadGuard(self._socket, MOST_UNREAD)
@@ -279,7 +308,7 @@ class ZmqDraftSocket:
         self._authenticator = ThreadAuthenticator(self._context)
         self._authenticator.start()
         self._names = keys.names()
-        self._authenticator.configure_curve_callback("*", _OnlyKnown(self._names))
+        self._authenticator.configure_curve_callback("*", _OnlyKnown(keys, self._names))
         self._socket.curve_publickey, self._socket.curve_secretkey = keys.pair("draft")
         self._socket.curve_server = True
 
@@ -334,20 +363,40 @@ def _closed_if_it_fails(link: EngineSocket | DraftSocket) -> Iterator[None]:
 
 
 class _OnlyKnown:
-    """Accepts connections with the secret key of an engine that the draft knows."""
+    """Accepts connections with the secret key of an engine that the draft knows.
 
-    def __init__(self, public_keys: Mapping[bytes, str]) -> None:
-        self._public_keys = public_keys
+    Reads the folder again when its files have changed. Connections that stand are not affected.
+    """
+
+    def __init__(self, keys: Keys, names: dict[bytes, str]) -> None:
+        """`names`: gets the names of keys that are added; keeps those of keys that are removed, whose
+        connections may still stand."""
+        self._keys, self._names = keys, names
+        self._accepted = set(names)
+        self._read_at = keys.state()
 
     def callback(self, domain: str, key: bytes) -> bool:
-        return key in self._public_keys
+        self._read_again()
+        return key in self._accepted
+
+    def _read_again(self) -> None:
+        """Called in the authenticator's thread, with each new connection."""
+        try:
+            state = self._keys.state()
+            if state == self._read_at:
+                return
+            names = self._keys.names()
+        except (OSError, ValueError) as error:
+            logger.warning("the keys cannot be read again, so the ones before stay valid: %s", error)
+            return
+        self._names.update(names)
+        self._accepted, self._read_at = set(names), state
+        logger.info("read the keys again: %d are accepted", len(names))
 
 
-def _configured(
-    socket: "zmq.Socket[bytes]", heartbeat: tuple[int, int], *, unread: int
-) -> "zmq.Socket[bytes]":
+def _configured(socket: "zmq.Socket[bytes]", heartbeat: tuple[int, int]) -> "zmq.Socket[bytes]":
     socket.linger = 0
-    socket.sndhwm, socket.rcvhwm = _QUEUED_FRAMES, unread
+    socket.sndhwm, socket.rcvhwm = _QUEUED_FRAMES, _UNREAD_FRAMES
     socket.rcvbuf = _KERNEL_BYTES
     socket.maxmsgsize = MAX_FRAME_BYTES + _ENCRYPTION_BYTES
     socket.heartbeat_ivl, socket.heartbeat_timeout = heartbeat

@@ -12,7 +12,8 @@ Knows bytes, times, keys, tenants, tables and the ledger; does not know what rec
 """
 
 import itertools
-from collections import Counter, deque
+import math
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ssd.draft.protocol.messages import Drawn, Floats, Ints, Nodes, TreePart
+from ssd.draft.protocol.messages import HEARTBEAT_SECONDS, Drawn, Floats, Ints, Nodes, TreePart
 from ssd.draft.protocol.sockets import DraftSocket, Heard
 from ssd.draft.server.session import DraftSession, Ledger, Longs
 from ssd.draft.tree.arrays import Arrays
@@ -65,6 +66,8 @@ class Intake:
         """By tenant that waits, or waited in this turn: seconds spent, divided by its weight."""
         self._bytes_of_peer: Counter[bytes] = Counter()
         self._bytes_of_key: Counter[str] = Counter()
+        self.has_received = False
+        """Whether the last `receive` had any frame."""
 
     @property
     def is_waiting(self) -> bool:
@@ -81,11 +84,13 @@ class Intake:
         Returns peers that sent too much. Their frames are discarded.
         """
         too_many = list[bytes]()
+        self.has_received = False
         for _ in range(FRAMES_AT_ONCE):
             heard = self._link.receive(0.0 if self._waiting else timeout)
             if heard is None:
                 break
             self._keep(heard)
+            self.has_received = True
             if self._bytes_of_peer[heard.peer] > MAX_BYTES_OF_PEER:
                 too_many.append(heard.peer)
             elif self._bytes_of_key[heard.key] > MAX_BYTES_OF_KEY:
@@ -170,6 +175,8 @@ MAX_PEERS_OF_KEY = 1024
 class Peer:
     """A connected engine."""
 
+    name: bytes
+    """By which the socket knows it."""
     key: str
     """The name of its key; empty if it has none."""
     tenant: str
@@ -188,9 +195,11 @@ class Peer:
 
 class Peers:
     def __init__(self) -> None:
-        self._peers: dict[bytes, Peer] = {}
+        self._peers: OrderedDict[bytes, Peer] = OrderedDict()
+        """Those that were sent nothing for longest first."""
         self._num_of_key: Counter[str] = Counter()
         self._num_of_tenant: Counter[str] = Counter()
+        self._beat_at = 0.0
 
     def __iter__(self) -> Iterator[tuple[bytes, Peer]]:
         """Over a copy: peers may be removed meanwhile."""
@@ -201,6 +210,26 @@ class Peers:
 
     def get(self, name: bytes) -> Peer | None:
         return self._peers.get(name)
+
+    def note_sent(self, name: bytes, now: float) -> None:
+        peer = self._peers.get(name)
+        if peer is not None:
+            peer.last_sent, peer.awaits_reply = now, False
+            self._peers.move_to_end(name)
+
+    def due_for_heartbeat(self, now: float) -> list[bytes]:
+        """Peers that were sent nothing for a while. They are spread over the second half of the interval, so
+        that peers which came at once are not written to at once."""
+        half = HEARTBEAT_SECONDS / 2
+        share = math.ceil(len(self._peers) * (now - self._beat_at) / half)
+        self._beat_at = now
+        found = list[bytes]()
+        for name, peer in self._peers.items():
+            seconds = now - peer.last_sent
+            if seconds < half or (seconds < HEARTBEAT_SECONDS and len(found) >= share):
+                break
+            found.append(name)
+        return found
 
     def add(self, name: bytes, peer: Peer) -> None:
         self._peers[name] = peer
@@ -241,6 +270,31 @@ class NewNodes:
     """[3, N]: ids, parents, tokens."""
     logprobs: Floats
 
+    def of(self, rows: NDArray[np.bool_]) -> "NewNodes":
+        """Those of the rows that are flagged."""
+        chosen = rows[self.rows]
+        if chosen.all():
+            return self
+        mine = chosen.repeat(self.number)
+        return NewNodes(
+            self.rows[chosen],
+            self.number[chosen],
+            self.root[chosen],
+            self.nodes[:, mine],
+            self.logprobs[mine],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SessionsAt:
+    """The sessions when a step was launched, by row of the tables."""
+
+    openings: Longs
+    """Which session had the row (`Ledger.openings`)."""
+    n: Longs
+    """Number of applied outcomes."""
+    length: Longs
+
 
 @dataclass(frozen=True, slots=True)
 class FrameBatch:
@@ -266,11 +320,9 @@ class FrameBatch:
         chosen = rows[self.new.rows]
         if chosen.all():
             return self
-        mine, new = chosen.repeat(self.new.number), self.new
-        some = NewNodes(
-            new.rows[chosen], new.number[chosen], new.root[chosen], new.nodes[:, mine], new.logprobs[mine]
+        return FrameBatch(
+            self.new.of(rows), self.heads[:, chosen], [each for each in self.drawn if rows[each[0]]]
         )
-        return FrameBatch(some, self.heads[:, chosen], [each for each in self.drawn if rows[each[0]]])
 
     def parts(self) -> Iterator[tuple[int, TreePart]]:
         """The frames one by one, with their rows."""
@@ -299,17 +351,17 @@ class FrameBatch:
             )
 
 
-def numbered_frames(new: NewNodes, ledger: Ledger, *, full: bool) -> FrameBatch:
-    """The next frame of each sequence. Counts it as sent."""
+def numbered_frames(new: NewNodes, ledger: Ledger, at: SessionsAt, *, full: bool) -> FrameBatch:
+    """The next frame of each sequence, of nodes that were found at that time. Counts it as sent."""
     rows = new.rows
     heads = np.empty((8, len(rows)), np.int64)
     heads[0], heads[1], heads[2], heads[3] = (
         ledger.seq[rows],
         ledger.epoch[rows],
         ledger.sent[rows],
-        ledger.n[rows],
+        at.n[rows],
     )
-    heads[4], heads[5], heads[6], heads[7] = new.root, ledger.length[rows], new.number, full
+    heads[4], heads[5], heads[6], heads[7] = new.root, at.length[rows], new.number, full
     ledger.sent[rows] += 1
     return FrameBatch(new, heads)
 

@@ -10,12 +10,15 @@ from ssd.attention.choice import captured_backend
 from ssd.config import DraftConfig, GrowthPolicyName
 from ssd.draft.protocol.messages import Hello
 from ssd.draft.protocol.sockets import DraftSocket, Keys, ZmqDraftSocket
+from ssd.draft.server.device_steps import DeviceParts, DeviceSteps
+from ssd.draft.server.host_steps import HostSteps
 from ssd.draft.server.scheduler import DraftScheduler, HostLimits
 from ssd.draft.server.server import DraftServer
+from ssd.draft.server.steps import Steps
 from ssd.draft.tree.arrays import NumpyArrays, TorchArrays
-from ssd.draft.tree.children import ChildChooser, LooseChildren
+from ssd.draft.tree.children import LooseChildren
 from ssd.draft.tree.forest import Forest
-from ssd.draft.tree.model import ArraysModel, ForestModel, TensorsModel
+from ssd.draft.tree.model import ArraysModel, TensorsModel
 from ssd.draft.tree.tables import Shape
 from ssd.kvcache.block_manager import BlockManager
 from ssd.kvcache.pool import NODES_PER_TREE
@@ -27,9 +30,10 @@ from ssd.runtime.memory_needs import check_host_memory, memory_needs
 
 logger = logging.getLogger(__name__)
 
-PREFILL_CHUNK = 128
-"""Prompt tokens read in one step. A step has as many rows for tokens that texts have gained. Small, so that a
-long prompt does not delay the other trees' next nodes."""
+_ROWS_TO_READ = 128
+"""Rows of a step for tokens that texts have gained."""
+_HOST_CHUNK = 128
+"""Prompt tokens read beside a step on a CPU, where a row more costs time. On a GPU: `step_rows`."""
 
 
 def open_socket(address: str, keys: str | None) -> ZmqDraftSocket:
@@ -41,7 +45,7 @@ def shape_for(loaded: LoadedModel, config: DraftConfig) -> Shape:
     return Shape(
         pool.num_trees,
         config.width,
-        rows=config.width + PREFILL_CHUNK,
+        rows=config.width + _ROWS_TO_READ,
         lookup=config.lookup,
         slots=NODES_PER_TREE,
         children=config.children,
@@ -59,57 +63,63 @@ def build_scheduler(
 
     On a GPU without our attention kernel (for example without a compiler): arrays and eager steps.
     """
-    pool, head_tokens = loaded.pool, loaded.head_tokens
+    pool = loaded.pool
     attention = captured_backend(pool, loaded.runner.model.config.num_heads)
     if loaded.capture is None or attention is None:
         if loaded.capture is not None:
             logger.warning("the draft's steps run eagerly and slower: see the log lines about kernels above")
-        forest, model, children = _in_arrays(loaded, shape, config.growth)
+        steps: Steps = _host_steps(loaded, shape, config.growth)
+        chunk = _HOST_CHUNK
     else:
-        forest, model, children = _captured(loaded, shape, config.growth, loaded.capture, attention)
+        steps = _device_steps(loaded, shape, config.growth, loaded.capture, attention)
+        chunk = config.runner.step_rows
     return DraftScheduler(
-        forest,
-        model,
-        children,
+        steps,
         BlockManager(pool.shape.num_blocks, pool.shape.block_size),
-        HostLimits(PREFILL_CHUNK, loaded.max_model_len, config.tenant_weights),
-        head_tokens=head_tokens,
+        HostLimits(chunk, loaded.max_model_len, config.tenant_weights),
         clock=clock,
     )
 
 
-Parts = tuple[Forest, ForestModel, ChildChooser]
-
-
-def _in_arrays(loaded: LoadedModel, shape: Shape, growth: GrowthPolicyName) -> Parts:
+def _host_steps(loaded: LoadedModel, shape: Shape, growth: GrowthPolicyName) -> HostSteps:
     forest, model = Forest(NumpyArrays(), shape, growth), ArraysModel(loaded.runner, loaded.pool, shape)
-    return forest, model, LooseChildren(shape.children, loaded.head_tokens)
+    return HostSteps(forest, model, LooseChildren(shape.children, loaded.head_tokens), loaded.head_tokens)
 
 
-def _captured(
+def _device_steps(
     loaded: LoadedModel,
     shape: Shape,
     growth: GrowthPolicyName,
     capture: Capture,
     attention: AttentionBackend,
-) -> Parts:
+) -> DeviceSteps:
     # Import late: Triton takes long to import and is useless on a CPU.
     from ssd.draft.server.kernel_checks import sound_kernels
-    from ssd.draft.tree.gpu import CapturedChildren, CapturedForest, CapturedModel, children_on
+    from ssd.draft.tree.gpu import FusedForest, children_on
+    from ssd.draft.tree.gpu_rows import edits_on, news_writer_on, run_finder_on
 
-    pool, decoder, started = loaded.pool, loaded.runner.model, time.perf_counter()
+    pool, started = loaded.pool, time.perf_counter()
     device = pool.shape.device
-    forest = CapturedForest(TorchArrays(device), shape, growth, capture, sound_kernels(shape, device))
-    model = CapturedModel(
-        TensorsModel(decoder, attention, pool, shape, beside=loaded.runner), forest, capture
-    )
+    xp, kernels = TorchArrays(device), sound_kernels(shape, device)
     plain, truncating = (
         children_on(device, shape.children, loaded.head_tokens, truncates=each) for each in (False, True)
     )
-    children = CapturedChildren(plain, truncating, model, forest, capture)
+    parts = DeviceParts(
+        device,
+        lambda rows, tables: FusedForest(xp, rows, growth, kernels, tables),
+        TensorsModel(loaded.runner.model, attention, pool, shape, beside=loaded.runner),
+        plain,
+        truncating,
+        loaded.head_tokens,
+        capture,
+        run_finder_on,
+        edits_on,
+        news_writer_on,
+    )
+    steps = DeviceSteps(parts, shape)
     seconds = time.perf_counter() - started
     logger.info("captured the draft steps of %s in %.1f s", loaded.checkpoint.name, seconds)
-    return forest, model, children
+    return steps
 
 
 def build_server(

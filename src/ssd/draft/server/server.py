@@ -18,6 +18,7 @@ import msgspec
 import numpy as np
 
 from ssd.draft.protocol.codec import (
+    EarlierVersionError,
     FrameError,
     decode,
     encode,
@@ -25,20 +26,24 @@ from ssd.draft.protocol.codec import (
     faults_of_outcome,
     without_foreign_ends,
 )
+from ssd.draft.protocol.earlier import refusal_to_version_3
 from ssd.draft.protocol.messages import (
     PROTOCOL_VERSION,
     AnyMessage,
+    AskOpen,
     Close,
     Hello,
+    OfferOpen,
     Open,
     Outcome,
     Resync,
     Stats,
     unpack_ints,
+    version_fault,
 )
 from ssd.draft.protocol.sockets import DraftSocket, Heard, SocketError
 from ssd.draft.server.frames import FrameBatch, Intake, Peer, Peers
-from ssd.draft.server.scheduler import DraftScheduler
+from ssd.draft.server.scheduler import DraftScheduler, OutOfTrees
 from ssd.draft.server.session import DraftSession
 from ssd.kvcache.block_manager import OutOfBlocks
 
@@ -47,10 +52,8 @@ logger = logging.getLogger(__name__)
 _NO_BLOCKS = "the draft's KV cache is full: give it more with --kv-cache-bytes"
 _NO_TREE = "the draft serves its maximum of sequences: raise its --max-num-seqs, or --kv-cache-bytes"
 _NO_SHARE = "other tenants have less than their share of the draft: raise this tenant's in its --weights"
+_DRAINS = "the draft takes no new sequences, because it will end"
 _NO_ROWS = "its tenant has more sequences than its share of the draft can serve: raise its --weights"
-HEARTBEAT = 2.0
-"""Seconds after which an idle peer is sent statistics: it learns that the draft is alive, and the draft
-notices if the peer is gone."""
 
 
 @dataclass(slots=True)
@@ -75,17 +78,25 @@ class DraftServer:
         self._hello = hello
         self._clock = clock
         self._peers = Peers()
+        self._spoke: dict[bytes, None] = {}
+        """Peers that have sent a message in this turn. Most of thousands have not."""
         self._intake = Intake(link, clock, tenant_of=self._tenant_of, weight_of=scheduler.tenants.weight_of)
         self._work = _Work()
         self._last_spans: list[tuple[float, float, int]] = []
         self._step_seconds = 0.0
         """Duration of the last step."""
+        self.drains = False
+        """It takes no new sequences."""
 
-    def run(self, is_over: Callable[[], bool]) -> None:
-        """Serves until `is_over`, or until an error; then sends every peer a HELLO."""
+    def run(self, is_over: Callable[[], bool], drains: Callable[[], bool] = lambda: False) -> None:
+        """Serves until `is_over`, or until an error; then sends every peer a HELLO.
+
+        Takes no new sequences once `drains` is true.
+        """
         is_busy = False
         try:
             while not is_over():
+                self.drains = self.drains or drains()
                 is_busy = self.turn(0.0 if is_busy else 0.25)
         finally:
             for peer, _known in self._peers:
@@ -97,27 +108,46 @@ class DraftServer:
 
         Returns False if there was nothing to do.
         """
-        for peer in self._intake.receive(timeout):
-            logger.warning("an engine sent more than the draft can queue; it must reconnect")
-            self._forget(peer)
-            self._send(peer, [self._hello])
-        self._intake.apply(self._apply_frame, self._step_seconds)
+        self._take_in(timeout)
+        self._take_in_while_computing()
         self._send_trees()
         self._send_heartbeats()
-        started = self._clock()
         frames, num_rows = self._scheduler.grow()
         if num_rows:
-            self._note_step(started, self._clock(), num_rows)
+            self._note_step(*self._scheduler.last_span, num_rows)
+        if num_rows or frames is not None:
             self._send_nodes(frames)
         self._acknowledge()
         admission = self._scheduler.admission
         if self._scheduler.is_starved:
             return self._evict(admission.for_others(), _NO_BLOCKS)
         self._evict(admission.for_rows(), _NO_ROWS)
-        return bool(num_rows) or self._intake.is_waiting
+        return bool(num_rows) or self._scheduler.is_growing or self._intake.is_waiting
+
+    def _take_in(self, timeout: float) -> None:
+        for peer in self._intake.receive(timeout):
+            logger.warning("an engine sent more than the draft can queue; it must reconnect")
+            self._forget(peer)
+            self._send(peer, [self._hello])
+        self._intake.apply(self._apply_frame, self._step_seconds)
+
+    def _take_in_while_computing(self) -> None:
+        """On a GPU the next step is launched shortly before the current one ends: until then outcomes that
+        arrive still reach it."""
+        latest = self._clock() + self._scheduler.spare_seconds
+        while (left := latest - self._clock()) > 0:
+            self._take_in(left)
+            if not self._intake.has_received:
+                break
 
     def _evict(self, gone: int | None, reason: str) -> bool:
-        """Closes the session that has the row `gone`, if any. The engine may open it again later."""
+        """Closes the session that has the row `gone`, if any. The engine may open it again later.
+
+        A negative row is an offer, which is withdrawn.
+        """
+        if gone is not None and gone < 0:
+            self._scheduler.offers.release_number(-gone)
+            return True
         for peer, known in self._peers:
             for session in list(known.sessions.values()):
                 if session.row == gone:
@@ -147,6 +177,9 @@ class DraftServer:
         known = self._peers.get(peer)
         try:
             messages = decode(heard.frame, vocab_size=known.vocab_size if known else self._hello.vocab_size)
+        except EarlierVersionError:
+            self._refuse_version_3(peer)
+            return
         except FrameError as error:
             logger.warning("refused a frame that cannot be decoded: %s", error)
             self._forget(peer)
@@ -164,7 +197,10 @@ class DraftServer:
         if known is None:
             return [self._hello]
         known.awaits_reply = True
+        self._spoke[heard.peer] = None
         match message:
+            case AskOpen():
+                return self._ask(known, message)
             case Open():
                 return self._open(known, message)
             case Outcome():
@@ -174,6 +210,7 @@ class DraftServer:
                 if session is not None and session.epoch == message.epoch:
                     known.resyncs.add(message.seq)
             case Close():
+                self._scheduler.offers.release((known.name, message.seq))
                 self._close(known, message.seq, message.epoch)
         return []
 
@@ -186,16 +223,22 @@ class DraftServer:
         vocab_size = min(hello.vocab_size, self._hello.vocab_size)
         # A peer without a key is the same tenant when it reconnects.
         tenant = heard.key or f"{hello.name} {hello.instance}"
-        self._peers.add(heard.peer, Peer(heard.key, tenant, vocab_size, rows))
+        self._peers.add(heard.peer, Peer(heard.peer, heard.key, tenant, vocab_size, rows))
         return self._hello
+
+    def _refuse_version_3(self, peer: bytes) -> None:
+        """Older messages had another form: the refusal is written so that the engine can read it."""
+        reason = (
+            f"the draft speaks protocol version {PROTOCOL_VERSION} and the engine 3: "
+            "install the draft's version of ssd on the engine's side"
+        )
+        self._forget(peer)
+        self._send_frame(peer, refusal_to_version_3(self._hello.name, reason))
 
     def _refusal_of(self, hello: Hello) -> str:
         ours = self._hello
-        if hello.version != PROTOCOL_VERSION:
-            return (
-                f"the draft speaks protocol version {PROTOCOL_VERSION} and the engine {hello.version}: "
-                "install the same version of ssd on both sides"
-            )
+        if fault := version_fault(draft=ours, engine=hello):
+            return fault
         if hello.tokenizer != ours.tokenizer:
             return (
                 f"{ours.name} cannot draft for {hello.name}: their tokenizers differ; "
@@ -203,22 +246,51 @@ class DraftServer:
             )
         return ""
 
-    def _open(self, peer: Peer, message: Open) -> list[AnyMessage]:
+    def _ask(self, peer: Peer, message: AskOpen) -> list[AnyMessage]:
         known = peer.sessions.get(message.seq)
-        if known is not None:
-            if message.epoch <= known.epoch:
-                return []
-            self._close(peer, message.seq, known.epoch)
-        fault = fault_of_opening(message, peer.vocab_size)
+        if known is not None and not self._replaces(peer, known, message):
+            return []
+        owner = peer.name, message.seq
+        self._scheduler.offers.release(owner)
+        fault = self._fault_of_length(message.num_tokens) or (_DRAINS if self.drains and not known else "")
         if fault:
             return [Close(message.seq, message.epoch, fault)]
-        if len(message.tokens) // 4 + 2 > self._scheduler.max_model_len:
-            # Before unpacking: a refused sequence should cost nothing.
-            longest = self._scheduler.max_model_len
-            return [Close(message.seq, message.epoch, f"the draft's context ends at {longest} tokens")]
-        admission = self._scheduler.admission
-        if not self._scheduler.has_free_tree and not self._evict(admission.for_tree(peer.tenant), _NO_SHARE):
+        try:
+            num_cached = self._scheduler.offer(owner, peer.tenant, message)
+        except OutOfTrees:
             return self._declined(peer, message, _NO_TREE)
+        except OutOfBlocks:
+            return self._declined(peer, message, _NO_BLOCKS)
+        return [OfferOpen(message.seq, message.epoch, num_cached)]
+
+    def _replaces(self, peer: Peer, known: DraftSession, message: Open | AskOpen) -> bool:
+        """Closes the older epoch of a sequence. False if the message is the older one."""
+        if message.epoch <= known.epoch:
+            return False
+        self._close(peer, known.seq, known.epoch)
+        return True
+
+    def _fault_of_length(self, num_tokens: int) -> str:
+        longest = self._scheduler.max_model_len
+        if num_tokens < 1:
+            return "a text has at least 1 token"
+        return f"the draft's context ends at {longest} tokens" if num_tokens + 2 > longest else ""
+
+    def _open(self, peer: Peer, message: Open) -> list[AnyMessage]:
+        known = peer.sessions.get(message.seq)
+        if known is not None and not self._replaces(peer, known, message):
+            return []
+        # The room that was kept for it is now free for it.
+        self._scheduler.offers.release((peer.name, message.seq))
+        # The length first: a refused sequence should cost nothing.
+        fault = self._fault_of_length(len(message.tokens) // 4) or fault_of_opening(message, peer.vocab_size)
+        if fault or (self.drains and known is None):
+            return [Close(message.seq, message.epoch, fault or _DRAINS)]
+        admission = self._scheduler.admission
+        # More than once: an offer may count on the room of sessions that are not evicted yet.
+        while not self._scheduler.has_free_tree:
+            if not self._evict(admission.for_tree(peer.tenant), _NO_SHARE):
+                return self._declined(peer, message, _NO_TREE)
         try:
             message = without_foreign_ends(message, peer.vocab_size)
             session = DraftSession(message, self._scheduler.max_model_len, peer.vocab_size, peer.tenant)
@@ -230,7 +302,7 @@ class DraftServer:
         peer.sessions[message.seq], peer.rows[session.row] = session, True
         return []
 
-    def _declined(self, peer: Peer, message: Open, reason: str) -> list[AnyMessage]:
+    def _declined(self, peer: Peer, message: Open | AskOpen, reason: str) -> list[AnyMessage]:
         """Adds statistics, so that the engine can see when to try again."""
         return [Close(message.seq, message.epoch, reason, may_return=True), self._stats(peer)]
 
@@ -287,6 +359,7 @@ class DraftServer:
         known = self._peers.pop(peer)
         if known is None:
             return
+        self._scheduler.offers.release_peer(peer)
         for session in known.sessions.values():
             self._scheduler.close(session)
         if not self._peers.has_tenant(known.tenant):
@@ -294,7 +367,7 @@ class DraftServer:
 
     def _send_trees(self) -> None:
         """Sends each requested tree once, however often it was requested."""
-        for peer, known in self._peers:
+        for peer, known in self._that_spoke():
             resyncs, known.resyncs = known.resyncs, set()
             for seq in resyncs:
                 if (session := known.sessions.get(seq)) is not None:
@@ -310,28 +383,31 @@ class DraftServer:
         self._last_spans = []
 
     def _send(self, peer: bytes, messages: Sequence[AnyMessage]) -> None:
-        if not messages:
-            return
+        if messages:
+            self._send_frame(peer, encode(messages))
+
+    def _send_frame(self, peer: bytes, frame: bytes) -> None:
         try:
-            self._link.send(peer, encode(messages))
-            if (known := self._peers.get(peer)) is not None:
-                known.last_sent, known.awaits_reply = self._clock(), False
+            self._link.send(peer, frame)
+            self._peers.note_sent(peer, self._clock())
         except SocketError:
             logger.info("an engine has disconnected; its sequences are closed")
             self._forget(peer)
 
     def _acknowledge(self) -> None:
         """Answers every peer that sent a message: an engine takes silence for a failure."""
-        for peer, known in self._peers:
+        for peer, known in self._that_spoke():
             if known.awaits_reply:
                 self._send(peer, [self._stats(known)])
+        self._spoke.clear()
+
+    def _that_spoke(self) -> list[tuple[bytes, Peer]]:
+        return [(peer, known) for peer in self._spoke if (known := self._peers.get(peer)) is not None]
 
     def _send_heartbeats(self) -> None:
         """Sends statistics to peers that were sent nothing for a while, however busy the draft is."""
-        now = self._clock()
-        for peer, known in self._peers:
-            if now - known.last_sent >= HEARTBEAT:
-                self._send(peer, [self._stats(known)])
+        for peer in self._peers.due_for_heartbeat(self._clock()):
+            self._send(peer, [self._stats(self._peers[peer])])
 
     def _note_step(self, started: float, ended: float, num_rows: int) -> None:
         self._work.num_steps += 1
@@ -350,6 +426,9 @@ class DraftServer:
             tenant=peer.key,
             num_own_rows=self._scheduler.tenants.num_had(peer.tenant),
             step_spans=list(self._last_spans),
+            free_sequences=self._scheduler.num_seats_for(peer.tenant),
+            free_tokens=self._scheduler.num_free_tokens,
+            drains=self.drains,
         )
 
     def _refusal(self, reason: str) -> Hello:

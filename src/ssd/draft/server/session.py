@@ -5,16 +5,26 @@ holds the numbers of all sessions as columns, so that a step need not look at ea
 estimates how many draft steps are left before a session's next outcome. Knows no model and no sockets.
 """
 
+import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ssd.draft.protocol.messages import MAX_ID, Drawn, Open, Sampling, pack_floats, pack_ints, unpack_ints
-from ssd.draft.tree.tables import KINDS, NO_TOKEN, Shape, Tables, kind_of
+from ssd.draft.protocol.messages import (
+    MAX_ID,
+    Drawn,
+    Open,
+    Sampling,
+    credit_for,
+    pack_floats,
+    pack_ints,
+    unpack_ints,
+)
+from ssd.draft.tree.forest import Forest
+from ssd.draft.tree.tables import KINDS, NO_TOKEN, kind_of
 from ssd.moving_average import MovingAverage, moved_towards
 from ssd.ngram import Repeats
 from ssd.sampling import History, SamplingParams, SamplingRow, Tally, mix_seed
@@ -26,15 +36,6 @@ _INITIAL_VALUE = 1.0
 """Tokens that a round is assumed to gain before the first outcome."""
 _VALUE_WEIGHT = 0.1
 """Weight of the newest round in the moving average of gained tokens."""
-CREDIT = 64
-"""Least number of frames that may be sent without an acknowledgement."""
-_FRAMES_PER_LOOKAHEAD_TOKEN = 4
-"""Credit for each token of lookahead, where that is more than `CREDIT`: a long lookahead means a long way to
-the draft (draft/client/router.py), so more frames are in flight."""
-
-
-def credit_for(lookahead: int) -> int:
-    return max(CREDIT, _FRAMES_PER_LOOKAHEAD_TOKEN * lookahead)
 
 
 class Ledger:
@@ -46,7 +47,11 @@ class Ledger:
 
         self.seq, self.epoch, self.n = longs(), longs(), longs()
         """The engine's id of the sequence, its epoch, and the number of applied outcomes."""
-        self.length = longs()
+        self.length, self.num_computed = longs(), longs()
+        """Tokens of the text, and how many of them are read. Steps that are in flight may have read more."""
+        self.openings = longs()
+        """Another number for each session that ever had the row; 0: none has it."""
+        self._numbers = itertools.count(1)
         self.sent, self.arrived = longs(), longs()
         """Frames sent, and frames acknowledged."""
         self.credit = longs()
@@ -62,14 +67,15 @@ class Ledger:
         """The text needs prefill, or lacks KV blocks."""
 
     def clear(self, row: int) -> None:
-        columns: dict[str, NDArray[Any]] = vars(self)
-        for column in columns.values():
-            column[row] = 0
+        for column in vars(self).values():
+            if isinstance(column, np.ndarray):
+                column[row] = 0
 
     def enter(self, row: int, seq: int, epoch: int, length: int, lookahead: int) -> None:
         self.clear(row)
         self.seq[row], self.epoch[row], self.length[row] = seq, epoch, length
         self.credit[row], self.value[row], self.is_open[row] = credit_for(lookahead), _INITIAL_VALUE, True
+        self.openings[row] = next(self._numbers)
 
     def note_outcome(self, row: int, n: int, length: int) -> None:
         gained = length - int(self.length[row]) - 1
@@ -127,6 +133,16 @@ class RoundTimer:
             known = self._seconds[row]
             self._seconds[row] = moved_towards(known, seconds, _OWN_WEIGHT) if known else seconds
         self._since[row], self._has_begun[row] = now, True
+
+    @property
+    def step_seconds(self) -> float:
+        """Usual duration of a step; 0: unknown."""
+        return self._step.value or 0.0
+
+    @property
+    def steps_per_round(self) -> float:
+        """How many steps fit into a usual round; 0: unknown."""
+        return self._usual.value / self._step.value if self._step.value else 0.0
 
     def note_step(self, seconds: float) -> None:
         self._step.note(seconds)
@@ -297,28 +313,28 @@ class DraftSession:
             self._seen = len(self.tokens), ids, counts
         return self._seen[1:]
 
-    def write_to(
-        self, tables: Tables, shape: Shape, *, num_computed: int, is_drawn: bool, calibration_part: int = 0
-    ) -> None:
+    def write_to(self, forest: Forest, *, num_computed: int, calibration_part: int = 0) -> None:
         """Writes its row of the tables: a tree that has only a root.
 
         `calibration_part`: the number of its tenant's calibration counts.
         """
+        xp, tables, shape = forest.xp, forest.tables, forest.shape
         row, sampling, params = self.row, self.opening.sampling, self.params
         length = len(self.tokens)
         tables.length[row], tables.num_computed[row] = length, num_computed
         tables.max_length[row], tables.max_depth[row] = self._most_tokens, 2 * self.opening.lookahead + 1
         tables.last_position[row] = length - 1 + self.last_depth
         tables.root_id[row], tables.next_id[row] = 0, 1
-        for position in range(max(0, length - shape.ring), length):
-            tables.ring[row, position % shape.ring] = self.tokens[position]
-        for place in range(shape.ends):
-            ends = sampling.end_ids
-            tables.ends[row, place] = ends[place] if place < len(ends) else NO_TOKEN
+        # In one write each: on a device each write is a launch.
+        last = range(max(0, length - shape.ring), length)
+        ring = {position % shape.ring: self.tokens[position] for position in last}
+        ends = [*sampling.end_ids, *[NO_TOKEN] * shape.ends][: shape.ends]
+        tables.ring[row] = xp.of([ring.get(place, NO_TOKEN) for place in range(shape.ring)])
+        tables.ends[row] = xp.of(ends)
         kind = kind_of(params, draws=self.draws)
         tables.vocab[row], tables.kind[row] = self.vocab_size, kind
         tables.calibration[row] = calibration_part * KINDS + kind
-        tables.is_drawn[row], tables.is_new[row] = is_drawn, True
+        tables.is_drawn[row], tables.is_new[row] = self.draws, True
         tables.seed[row] = int(np.uint64(sampling.seed & _SEED_MASK).view(np.int64))
         tables.is_murmur[row] = sampling.noise == "murmur3"
         tables.temperature[row] = 1.0 if params.greedy else params.temperature

@@ -6,9 +6,9 @@ shared by weight. Accounts are counted from that of the tenant furthest behind a
 rows than they got. Idle tenants accrue no credit: they continue from where the others are. A tenant that has
 had more than its share keeps that debt after its last sequence closes, unless nobody went short.
 
-`RowAccounting` writes the accounts to the tables that a step reads, and counts afterwards which tenant got
-which rows. `CalibrationParts` gives each tenant calibration counts of its own (tree/apply.py): a tenant that
-reports wrong or unusual outcomes must not change what the draft expects of another one.
+`RowAccounting` counts after each step which tenant got which rows. `CalibrationParts` gives each tenant
+calibration counts of its own (tree/apply.py): a tenant that reports wrong or unusual outcomes must not change
+what the draft expects of another one.
 
 `Admission` chooses which session is closed when there are too few trees, blocks or rows: of the tenant that
 holds most by its weight, the session that gained least for what it holds. A new session takes from other
@@ -23,15 +23,13 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ssd.draft.server.kv import KvBlocks
+from ssd.draft.server.offers import KeptRoom, Offers
 from ssd.draft.server.session import DraftSession, Ledger, Longs
-from ssd.draft.tree.forest import Forest, TokenRun
+from ssd.draft.server.steps import Flags, GrowthResult, Reals, TenantColumns
 from ssd.moving_average import moved_towards
 
-Flags = NDArray[np.bool_]
-Reals = NDArray[np.float64]
 _LAG_WEIGHT = 0.02
 """Weight of the newest step in a tenant's lag."""
 _MAX_LAG = 0.5
@@ -112,11 +110,24 @@ class Tenants:
         self.used = np.maximum(self.used - least, 0.0)
         self._debts = {name: used - least for name, used in self._debts.items() if used > least}
 
-    def reset(self) -> None:
-        """Clears all accounts: no tenant went short, so none owes anything."""
+    def reset(self) -> bool:
+        """Clears all accounts: no tenant went short, so none owes anything. Returns whether any did."""
+        owed = bool(self.used.any() or self._debts)
         self._wants = np.zeros_like(self._wants)
         self.used[:] = 0.0
         self._debts.clear()
+        return owed
+
+    def has_less_than_another(self, name: str) -> bool:
+        """Whether another tenant has more sequences for its weight than this one would have with one more."""
+        counts = np.bincount(self.of_row, minlength=len(self.of_row))
+        counts[0] = 0
+        shares, number = counts / self.weight, self._numbers.get(name, 0)
+        due = shares[number] + 1 / self.weight_of(name)
+        return bool((np.delete(shares, number) > due).any())
+
+    def columns(self) -> TenantColumns:
+        return TenantColumns(self.of_row, self.used, self.weight)
 
     def count(self, had: Longs) -> None:
         """Adds a step's rows to the totals that `num_had` reports."""
@@ -192,54 +203,46 @@ class CalibrationParts:
             self._free.append(number)
 
 
+@dataclass(frozen=True, slots=True)
+class StepDemand:
+    """A step that has ended, by row of the tables."""
+
+    result: GrowthResult
+    length: Longs
+    """Tokens of each text that could grow, when the step was launched; 0 for others."""
+    is_same: Flags
+    """Whether the row still belongs to the sequence that it had then."""
+
+
 class RowAccounting:
-    """Writes tenants' accounts to the tables before a step, and charges them for it."""
+    """Charges tenants for the steps that they had."""
 
-    def __init__(self, forest: Forest, tenants: Tenants) -> None:
-        self._forest, self._tenants = forest, tenants
-
-    def load(self) -> None:
-        """Call before rows are selected. A single tenant needs no accounts."""
-        forest, tenants = self._forest, self._tenants
-        forest.is_shared = forest.xp.is_fixed or tenants.are_several
-        if forest.is_shared:
-            forest.xp.load(forest.usage.tenant, tenants.of_row)
-            forest.xp.load(forest.usage.used, tenants.used)
-            forest.xp.load(forest.usage.weight, tenants.weight)
+    def __init__(self, tenants: Tenants) -> None:
+        self._tenants = tenants
 
     def settle(
-        self, runs: Sequence[TokenRun], prefilled: Sequence[tuple[int, int]], waiting: Sequence[int]
+        self, demand: StepDemand, prefilled: Sequence[tuple[int, int]], waiting: Sequence[int] | None
     ) -> None:
-        """Call before rows are attached. All rows of a tenant count: roots, nodes, runs and prompts.
+        """All rows of a tenant count: roots, nodes, runs and prompts.
 
-        `prefilled`: rows of the tables whose prompts are read, and the number of tokens; `waiting`: rows that
-        have more to read.
+        `prefilled`: rows of the tables whose prompts were read, and the number of tokens. `waiting`: rows
+        that had more to read; None: there was only one tenant.
         """
-        forest, size = self._forest, self._forest.shape.sequences + 1
-        sequence = forest.xp.to_host(forest.rows.sequence)
-        own = forest.shape.num_rows if forest.xp.is_fixed else len(sequence) - len(forest.runs.owner)
-        chosen = np.bincount(sequence[:own], minlength=size)
-        had = chosen.copy()
-        for run in runs:
-            had[sequence[run.owner]] += len(run.tokens)
+        result, size = demand.result, len(demand.length)
+        chosen = np.bincount(result.sequence, minlength=size) * demand.is_same
+        beside = np.bincount(result.run_sequence, minlength=size) * demand.is_same
         for row, count in prefilled:
-            had[row] += count
-        self._tenants.count(had)
-        self._tenants.settle(had, self._wanted(had - chosen, waiting) if forest.is_shared else None)
-        if forest.is_shared:
-            is_read = forest.xp.to_host(forest.rows.is_read)[:own]
-            self._tenants.note_roots(self._due(), np.bincount(sequence[:own], is_read, size))
-
-    def _wanted(self, beside: Longs, waiting: Sequence[int]) -> Longs:
-        wanted: Longs = self._forest.xp.to_host(self._forest.usage.wanted) + beside
-        np.add.at(wanted, list(waiting), 1)
-        return wanted
-
-    def _due(self) -> Longs:
-        """For each row of the tables: tokens of its text that a step may read."""
-        tables, to_host = self._forest.tables, self._forest.xp.to_host
-        behind: Longs = (to_host(tables.length) - to_host(tables.num_computed)) * to_host(tables.is_live)
-        return behind
+            beside[row] += count * demand.is_same[row]
+        self._tenants.count(chosen + beside)
+        if waiting is None:
+            self._tenants.settle(chosen + beside, None)
+            return
+        wanted = result.wanted * demand.is_same + beside
+        wanted[list(waiting)] += demand.is_same[list(waiting)]
+        self._tenants.settle(chosen + beside, wanted)
+        read = np.bincount(result.sequence, result.is_read, size).astype(np.int64)
+        due = np.where(demand.length > 0, demand.length - (result.num_computed - read), 0)
+        self._tenants.note_roots(due, read)
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,31 +296,49 @@ def least_valuable(holdings: Sequence[Holding], tenant: str) -> int:
 
 
 class Admission:
-    """Names the session to evict, by its row. The caller closes it and asks again until there is room."""
+    """Names the session to evict, by its row. The caller closes it and asks again until there is room.
+
+    A negative row is the number of an offer (offers.py).
+    """
 
     def __init__(
-        self, sessions: Mapping[int, DraftSession], kv_blocks: KvBlocks, ledger: Ledger, tenants: Tenants
+        self,
+        sessions: Mapping[int, DraftSession],
+        kv_blocks: KvBlocks,
+        ledger: Ledger,
+        tenants: Tenants,
+        offers: Offers,
     ) -> None:
         """`sessions`: by row, the oldest first."""
         self._sessions, self._kv_blocks, self._ledger, self._tenants = sessions, kv_blocks, ledger, tenants
+        self._offers = offers
 
     def for_tree(self, tenant: str) -> int | None:
         """The session whose tree a new session of a tenant may have; None: it gets none."""
-        return session_to_evict(self._by_number(), self._tenants.weight_of, Claim(tenant, 1))
+        offers = [_kept(each, 1) for each in self._offers]
+        return session_to_evict([*self._by_number(), *offers], self._tenants.weight_of, Claim(tenant, 1))
 
     def for_blocks(self, tenant: str, tokens: Sequence[int]) -> int | None:
         """The first session to evict for a new text. None if evicting all that may go is not enough."""
-        claim = Claim(tenant, self._kv_blocks.num_blocks_for(len(tokens)))
-        lacking, holdings = self._kv_blocks.num_lacking(tokens, tenant), self._by_blocks()
-        first: int | None = None
-        while lacking > 0:
-            gone = session_to_evict(holdings, self._tenants.weight_of, claim)
-            if gone is None:
+        size = self._kv_blocks.num_blocks_for(len(tokens))
+        return self.for_size(tenant, size, self._kv_blocks.num_lacking(tokens, tenant))
+
+    def for_size(self, tenant: str, num_blocks: int, lacking: int) -> int | None:
+        """The first session to evict for a text of so many blocks, of which some are lacking."""
+        claim, offers = Claim(tenant, num_blocks), [_kept(each, each.num_blocks) for each in self._offers]
+        holdings, gone = [*self._by_blocks(), *offers], list[Holding]()
+        while self._num_freed(gone) < lacking:
+            row = session_to_evict(holdings, self._tenants.weight_of, claim)
+            if row is None:
                 return None
-            first = gone if first is None else first
-            lacking -= next(each.size for each in holdings if each.row == gone)
-            holdings = [each for each in holdings if each.row != gone]
-        return first
+            gone += [each for each in holdings if each.row == row]
+            holdings = [each for each in holdings if each.row != row]
+        return gone[0].row if gone else None
+
+    def _num_freed(self, gone: Sequence[Holding]) -> int:
+        """Blocks that are free without these sessions and offers."""
+        kept = sum(each.size for each in gone if each.row < 0)
+        return kept + self._kv_blocks.num_only_of(each.row for each in gone if each.row > 0)
 
     def for_others(self) -> int | None:
         """The session to evict when texts lack blocks and no session can grow."""
@@ -336,3 +357,8 @@ class Admission:
 
     def _holding(self, session: DraftSession, size: int) -> Holding:
         return Holding(session.row, session.tenant, size, float(self._ledger.value[session.row]))
+
+
+def _kept(offer: KeptRoom, size: int) -> Holding:
+    """An offer gains nothing yet, so it goes before any session of its tenant."""
+    return Holding(-offer.number, offer.tenant, size, 0.0)

@@ -48,7 +48,9 @@ class Opening:
         keys = Keys(Path(settings.draft_keys)) if settings.draft_keys is not None else None
         sources = sources_at(settings.draft, self.hello, timeout=settings.draft_timeout, keys=keys)
         num_sequences = min(self.vllm_config.scheduler_config.max_num_seqs, _MOST_PREPARED)
-        client = DraftClient(sources, lookahead=lookahead, num_sequences=num_sequences)
+        client = DraftClient(
+            sources, lookahead=lookahead, num_sequences=num_sequences, pool_size=settings.pool_size
+        )
         # Steps report it too, but an idle server runs none.
         client.pool.watch(lambda is_there: self.meter.show(draft_up=float(is_there)))
         speculator = Speculator(client, lookahead=lookahead, backup=settings.backup)

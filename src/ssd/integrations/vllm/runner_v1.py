@@ -38,7 +38,7 @@ class V1RunnerPatch:
             return scheduler_output
         return with_seeds(scheduler_output, lambda _request_id, _seed: None)
 
-    def finish_step(self, output: Any, settle: Settle) -> Any:
+    def finish_step(self, output: Any, settle: Settle, take_in: Callable[[], object] | None) -> Any:
         """A step's output; passes its tokens to `settle`."""
         settle(output, None)
         return output

@@ -16,6 +16,7 @@ device, and nothing here waits for the draft.
 import ssd.integrations.vllm.present  # noqa: F401  # says how to get vLLM, before anything else fails
 
 # isort: on
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -38,8 +39,18 @@ from ssd.integrations.vllm.settings import Settings
 from ssd.sampling.coupled import NOTHING, count_accepted, emitted_tokens
 
 WithSessions = Callable[[Callable[[Sessions], Tensor]], Tensor | None]
+_POLL_SECONDS = 100e-6
 _PADDING = 0
 """Fills up rows of drafted tokens. Any token will do: V2 reads only as many as were scheduled."""
+
+
+def end_of_work(device: torch.device) -> Callable[[], bool]:
+    """A function that says, without waiting, whether all work that is queued now has ended."""
+    if device.type == "cpu":
+        return lambda: True
+    event = torch.Event(device)
+    event.record()
+    return event.query
 
 
 class V2RunnerPatch:
@@ -85,9 +96,17 @@ class V2RunnerPatch:
         seed = self._rows.seed_of(request_id)
         return seed - 2**64 if seed >= 2**63 else seed
 
-    def finish_step(self, output: Any, settle: Settle) -> Any:
-        """Waits for a step's output, as vLLM would right after this, and passes its tokens to `settle`."""
+    def finish_step(self, output: Any, settle: Settle, take_in: Callable[[], object] | None) -> Any:
+        """Waits for a step's output, as vLLM would right after this, and passes its tokens to `settle`.
+
+        V2 has only launched the step. While it runs, `take_in` reads the draft's messages: later the device
+        would wait for it. None: there is no draft.
+        """
         if isinstance(output, AsyncModelRunnerOutput):
+            has_ended = end_of_work(self._runner.device)
+            while take_in is not None and not has_ended():
+                take_in()
+                time.sleep(_POLL_SECONDS)
             output = output.get_output()
         settle(output, None)
         return output
@@ -131,7 +150,7 @@ class AsyncV2RunnerPatch(V2RunnerPatch):
         self._verified = getattr(self._runner.speculator, "proposed", _NO_COUNTS)
         return super().prepare_step(scheduler_output)
 
-    def finish_step(self, output: Any, settle: Settle) -> Any:
+    def finish_step(self, output: Any, settle: Settle, take_in: Callable[[], object] | None) -> Any:
         """The output of a step that still runs; the thread that reads it passes its tokens to `settle`."""
         if not isinstance(output, AsyncModelRunnerOutput):
             return output

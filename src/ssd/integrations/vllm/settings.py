@@ -28,6 +28,9 @@ class Settings:
     draft_timeout: Annotated[
         float, Setting("Idle timeout of the connection to a draft, in seconds.", least=0.1, most=3600)
     ] = 10.0
+    pool_size: Annotated[
+        int, Setting("Drafts of a pool that this target uses at a time.", least=1, most=1000)
+    ] = 4
     salt: Annotated[
         str | None,
         Setting(

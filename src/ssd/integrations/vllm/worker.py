@@ -1,7 +1,7 @@
 """The class for `--worker-cls`: vLLM's own worker with a draft client and coupled acceptance.
 
     execute_model          tells the draft which requests begin and end; reads its nodes during the forward
-    sample_tokens          sends the sampled tokens to the draft
+    sample_tokens          reads nodes until the tokens are there; sends the tokens to the draft
     take_draft_token_ids   gives the draft's best known paths to vLLM's scheduler
 
 Extends vLLM's worker for CPU or GPU; `runner_v1.py` and `runner_v2.py` hold what depends on its model runner.
@@ -78,7 +78,8 @@ class SSDWorker(worker_base(current_platform)):  # type: ignore[misc]  # known o
         output = super().sample_tokens(grammar_output)
         if self._drafting is None:
             return output
-        return self._patch.finish_step(output, partial(self._settle, step))
+        take_in = None if step is None else partial(self._draft, Sessions.take_in)
+        return self._patch.finish_step(output, partial(self._settle, step), take_in)
 
     def take_draft_token_ids(self) -> DraftTokenIds | None:
         if self._patch.is_async:

@@ -1,0 +1,105 @@
+"""Small forms of the simulator of pools (campaigns/pool): seeds, replays, mutants, a larger pool."""
+
+import os
+import subprocess
+import sys
+import threading
+from collections import Counter
+
+import pytest
+
+from campaigns.pool import large, mutants, simulate
+from campaigns.pool.faults import KINDS
+from campaigns.pool.scenario import scenario_of
+from campaigns.pool.simulation import Simulation
+from campaigns.pool.world import World
+
+SEEDS = range(8)
+REPLAYED = 7
+
+
+def test_pools_recover_from_faults_and_change_no_token() -> None:
+    faults, messages, num_threads = Counter[str](), 0, threading.active_count()
+    for seed in SEEDS:
+        found = simulate.run_seed(seed)
+        assert not found.violation, simulate.replay(seed)
+        faults += found.faults
+        messages += found.messages["to drafts"] + found.messages["to targets"]
+    assert threading.active_count() == num_threads
+    assert len(faults.keys() & KINDS.keys()) >= 15, "these seeds say less than they seem to"
+    assert messages >= 8_000
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_each_kind_of_fault_can_be_injected(kind: str) -> None:
+    """By itself, into a pool of any seed that has what it strikes."""
+    for seed in range(5):
+        simulation = Simulation(scenario_of(seed, kinds=(kind,)))
+        found = simulation.run()
+        assert not found.violation, simulate.replay(seed, (kind,))
+        if found.faults[kind]:
+            return
+    raise AssertionError("it is never injected")
+
+
+def test_a_seed_means_the_same_in_every_process() -> None:
+    """Whatever Python's hashes are: a failing seed fails again, event by event."""
+    program = f"from campaigns.pool.simulate import run_seed; print(run_seed({REPLAYED}).trace)"
+    traces = {
+        subprocess.run(
+            [sys.executable, "-c", program],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=300,
+        ).stdout.strip()
+        for seed in ("1", "2")
+    }
+    assert traces == {simulate.run_seed(REPLAYED).trace}
+
+
+def test_a_seed_that_fails_says_how_to_run_it_again(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("campaigns.pool.target.Request.is_over", True)
+    monkeypatch.setattr("campaigns.pool.simulation.check_draft", _fail)
+    monkeypatch.setattr(sys, "argv", ["simulate", "--seeds", "5", "--faults", "connection"])
+    assert simulate.main() == 1
+    assert 'python -m campaigns.pool.simulate --seeds 5 --faults "connection"' in capsys.readouterr().out
+
+
+def _fail(_host: object) -> None:
+    raise RuntimeError("as a draft that ends by an error")
+
+
+FOUND_SOON = (
+    "a draft is told the tokens of another draft's sequences",
+    "a draft's sequences are not counted down when it is lost",
+    "a target that is gone keeps its sessions",
+)
+
+
+def test_mutants_are_found() -> None:
+    chosen = [each for each in mutants.MUTANTS if each.name in FOUND_SOON]
+    assert len(chosen) == len(FOUND_SOON)
+    for change, found in zip(chosen, mutants.searched(chosen, len(SEEDS)), strict=True):
+        assert found["found"], change.name
+
+
+def test_figures_of_a_larger_pool() -> None:
+    found = large.large_run(4, 3, 48, num_steps=20)
+    assert found["connections"] == 12
+    assert found["sequences_open"] == [48, 48]
+    assert found["moved_after"] < 1.0
+    assert found["95_percent_hit_again_after"] is not None
+    routed = large.routing_run(40, 10, 2000)
+    assert routed["load_over_mean"] < 1.4
+
+
+def test_events_come_in_the_order_of_their_times() -> None:
+    world, seen = World(0), list[str]()
+    for name, seconds in (("late", 2.0), ("first", 1.0), ("second", 1.0)):
+        world.after(seconds, lambda name=name: seen.append(name))  # type: ignore[misc]
+    world.run(1.5)
+    assert (seen, world.now) == (["first", "second"], 1.5)
