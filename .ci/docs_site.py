@@ -1,8 +1,8 @@
 """Hooks of mkdocs: what the repository shows beside docs/, for the site.
 
-Knows two things. Pages of the root become pages of the site. A link that leaves docs/ leads to the
-repository, where pyproject.toml says where that is, and is plain text otherwise. Links between pages are
-written as GitHub needs them, and stay.
+Knows two things. Some pages outside docs/ become pages of the site. A link to a file that the site does not
+have (outside docs/, or excluded by mkdocs.yml) leads to the repository, where pyproject.toml says where that
+is, and is plain text otherwise. Links between pages are written as GitHub needs them, and stay.
 """
 
 import re
@@ -16,7 +16,7 @@ from mkdocs.structure.files import File, Files
 ROOT = Path(__file__).parent.parent
 PAGES = {
     name: f"{Path(name).stem.lower()}.md"
-    for name in ("CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
+    for name in ("CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "benchmarks/RESULTS.md")
     if (ROOT / name).exists()
 }
 _LINK = re.compile(r"(?<!!)\[([^\]]+)\]\((?!https?://|#)([^)#]+)(#[^)]*)?\)")
@@ -28,10 +28,10 @@ def on_files(files: Files, config: Any) -> Files:
     return files
 
 
-def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Links as seen from a page of docs/; those of the root are there as well now."""
-    is_of_root = page.file.src_uri in PAGES.values()
-    folder = ROOT if is_of_root else (ROOT / "docs" / page.file.src_uri).parent
+def on_page_markdown(markdown: str, page: Any, files: Files, **_: Any) -> str:
+    """Links as seen from a page of docs/; those from elsewhere are there as well now."""
+    sources = {page: name for name, page in PAGES.items()}
+    folder = (ROOT / sources.get(page.file.src_uri, f"docs/{page.file.src_uri}")).parent
 
     def placed(match: re.Match[str]) -> str:
         text, link, fragment = match[1], match[2], match[3] or ""
@@ -43,8 +43,9 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
             return f"[{text}]({PAGES[within]}{fragment})"
         if within == "README.md":
             return f"[{text}](index.md)"
-        if within.startswith("docs/"):
-            return f"[{text}]({within.removeprefix('docs/')}{fragment})"
+        file = files.get_file_from_path(within.removeprefix("docs/")) if within.startswith("docs/") else None
+        if file is not None and not file.inclusion.is_excluded():
+            return f"[{text}]({file.src_uri}{fragment})"
         return f"[{text}]({_repository()}{within})" if _repository() else text
 
     # Code is shown as it is.

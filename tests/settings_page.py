@@ -11,7 +11,7 @@ from ssd.integrations.vllm.settings import Settings
 DOCS = Path(__file__).parent.parent / "docs"
 PAGES: dict[str, dict[str, type]] = {
     "settings.md": {"Engine": EngineConfig, "Draft": DraftConfig, "Server": ServerConfig},
-    "vllm.md": {"Settings of the worker": Settings},
+    "vllm-reference.md": {"Settings of the worker": Settings},
 }
 """Whose settings the first table of a section tells."""
 

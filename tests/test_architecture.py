@@ -5,6 +5,7 @@ import pkgutil
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -58,6 +59,7 @@ DRAFT = {
     "client": {"protocol", "client"},
     "tree": {"protocol", "tree"},
     "server": {"protocol", "tree", "server"},
+    "conformance": {"protocol", "conformance"},
     "__init__": set[str](),
 }
 """What each part of draft/ may import of the others: the two sides meet only in the protocol."""
@@ -121,6 +123,16 @@ def test_every_module_is_in_a_layer_and_has_a_docstring() -> None:
         assert ast.get_docstring(ast.parse(path.read_text())), f"{path} does not say what it knows"
 
 
+def test_every_class_has_a_name_of_its_own() -> None:
+    names = [
+        node.name
+        for path in ROOT.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ClassDef)
+    ]
+    assert [name for name, count in Counter(names).items() if count > 1] == []
+
+
 def test_every_module_imports_without_any_extra() -> None:
     """In a fresh interpreter in which the optional packages cannot be imported."""
     names = [name for name in modules() if not name.startswith(SERVER) and name not in VLLM]
@@ -152,7 +164,8 @@ def assert_never_imported(foreign: Sequence[str], *, by: Sequence[str]) -> None:
 
 def test_the_client_side_of_the_draft_needs_no_engine() -> None:
     """Neither by its own imports nor by theirs: no torch, no models, no runtime."""
-    names = [name for name in modules() if name.startswith(("ssd.draft.client", "ssd.draft.protocol"))]
+    parts = tuple(f"ssd.draft.{part}" for part in ("client", "protocol", "conformance"))
+    names = [name for name in modules() if name.startswith(parts)]
     foreign = ("torch", "gguf", "ssd.models", "ssd.runtime", "ssd.sampling", "ssd.decoding", "ssd.engine")
     assert_never_imported(foreign, by=names)
 

@@ -5,6 +5,7 @@ Each ends by its own verdict, except where that compares times: these mean nothi
 
 import ast
 import json
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from campaigns.draft import equality
-from campaigns.e2e import bombs, exactness, siege
+from campaigns.e2e import bombs, dashboards, exactness, siege
 from campaigns.kernels import grid
 from tests.server.process import ServerProcess, serving
 from tests.tiny import write_checkpoint
@@ -102,3 +103,17 @@ def test_honest_requests_beside_bombs(server: ServerProcess, kind: bombs.Kind) -
     alone, beside = bombs.compare(server, kind, seconds=0.5, rounds=1)
     assert sum(beside.hostile.values()) > 0
     assert [each for each in bombs.faults(alone, beside) if "p99" not in each] == []
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("prometheus") is None, reason="needs Prometheus")
+def test_what_dashboards_would_show(run: Run, tiny_llama: Path, tmp_path: Path) -> None:
+    record = tmp_path / "record.jsonl"
+    size = ("--seconds", 10, "--users", 1, "--tokens", 8)
+    assert run(dashboards.main, "--model", tiny_llama, "--record", record, *size) == 0
+    panels = {(each["dashboard"], each["panel"]): each for each in map(json.loads, record.open())}
+    assert len(panels) == 29
+    [generated, _prompt] = panels["grafana.json", "Tokens a second"]["series"]
+    assert max(value for _, value in generated["points"]) > 0
+    names = {each["name"] for each in panels["grafana-pool.json", "Drafts that each target has"]["series"]}
+    assert names == set(dashboards.TENANTS)

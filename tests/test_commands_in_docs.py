@@ -30,13 +30,13 @@ PAGES = [
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
     ROOT / "benchmarks/README.md",
+    ROOT / "benchmarks/RESULTS.md",
     *sorted(ROOT.glob("docs/*.md")),
 ]
 RUN = {
     "ssd doctor": "",
     "ssd chat MODEL": "/quit\n",
     "ssd generate MODEL --draft SMALL_MODEL --prompt 'def fibonacci(n):' --explain": "",
-    "ssd serve MODEL --draft SMALL_MODEL --engine vllm --print-commands": "",
     "ssd serve Qwen/Qwen3-8B --draft Qwen/Qwen3-0.6B --engine vllm --print-commands": "",
     "ssd draft --make-keys keys": "",
     "ssd plan --hardware h100 --target 70B --draft 1B --acceptance 0.88": "",
@@ -45,6 +45,7 @@ RUN = {
 """And what is typed."""
 OTHERS = (
     "pip",
+    "hf",
     "pytest",
     "pre-commit",
     "git",
@@ -218,7 +219,8 @@ def test_what_pip_installs_of_ours_is_there() -> None:
 
 
 def test_what_curl_sends_is_a_request() -> None:
-    bodies = [each.words[each.words.index("-d") + 1] for _, each in ALL if each.program == "curl"]
+    sent = [each.words for _, each in ALL if each.program == "curl" and "-d" in each.words]
+    bodies = [words[words.index("-d") + 1] for words in sent]
     assert len(bodies) >= 2
     for body in bodies:
         ChatCompletionRequest.model_validate(json.loads(body))

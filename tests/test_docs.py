@@ -12,6 +12,7 @@ from ssd import SamplingParams
 from ssd.integrations.vllm.meter import COUNTERS, GAUGES, NAMES
 from ssd.server.responses_input import ResponsesRequest
 from ssd.server.schemas import ChatCompletionRequest, CompletionRequest
+from tests import alerts_page
 from tests.settings_page import DOCS, PAGES, made_anew
 
 ROOT = Path(__file__).parent.parent
@@ -28,7 +29,7 @@ def test_every_parameter_of_sampling_is_documented() -> None:
 
 
 def test_every_metric_inside_vllm_is_documented() -> None:
-    page = (ROOT / "docs/vllm.md").read_text()
+    page = (ROOT / "docs/vllm-reference.md").read_text()
     assert [name for name in {**COUNTERS, **GAUGES, **NAMES} if f"`ssd_{name}" not in page] == []
 
 
@@ -37,6 +38,21 @@ def test_every_field_of_a_request_is_documented() -> None:
     kinds = (CompletionRequest, ChatCompletionRequest, ResponsesRequest)
     fields = {name for kind in kinds for name in kind.model_fields}
     assert [name for name in sorted(fields) if f"`{name}`" not in server] == []
+
+
+def test_every_metric_of_the_server_is_documented() -> None:
+    source = (ROOT / "src/ssd/server/metrics.py").read_text()
+    names = re.findall(r'"ssd_([a-z0-9_]+)"', source) + re.findall(
+        r'^ +"([a-z_]+)": \("', source, re.MULTILINE
+    )
+    names += re.findall(r'_counter\(\s*"([a-z_]+)"', source)
+    assert len(names) > 40
+    page = (ROOT / "docs/metrics.md").read_text()
+    assert [name for name in names if not re.search(rf"`ssd_{name}(_total)?(`|\{{)", page)] == []
+
+
+def test_the_table_of_alerts_is_that_of_the_rules() -> None:
+    assert alerts_page.table() in (ROOT / "docs/metrics.md").read_text(), "python -m tests.alerts_page"
 
 
 def test_dashboard_and_guide_name_metrics_that_exist() -> None:
@@ -49,6 +65,8 @@ def test_dashboard_and_guide_name_metrics_that_exist() -> None:
             json.loads(text)
         named = set(re.findall(r"\bssd_([a-z0-9_]+)", text))
         assert len(named) > 15
+        # Recorded names are checked by tests/test_fleet.py.
+        named = {name for name in named if not name.startswith(("pool_", "tenant_"))}
         unknown = {re.sub(r"_(total|bucket|sum|count)$", "", name) for name in named} - known
         assert unknown == set(), page
 

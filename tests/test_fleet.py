@@ -81,6 +81,27 @@ def test_every_metric_of_rules_and_dashboard_exists() -> None:
     assert named - exported() - recorded == set()
 
 
+def test_every_alert_says_what_to_do_and_has_its_section_in_the_runbook() -> None:
+    page = (ROOT / "docs/runbook.md").read_text()
+    table = page[page.index("| you see") : page.index("\n## ")]
+    alerts = [rule for rule in rules() if "alert" in rule]
+    for rule in alerts:
+        said = rule["annotations"]
+        assert len(said["remedy"].split()) > 5, rule["alert"]
+        file, _, anchor = said["runbook"].partition("#")
+        assert file == "docs/runbook.md"
+        assert f"`{rule['alert']}`" in table
+        assert f"(#{anchor})" in next(row for row in table.splitlines() if f"`{rule['alert']}`" in row)
+    assert set(re.findall(r"`(SSD\w+)`", page)) == {rule["alert"] for rule in alerts}
+
+
+def test_the_runbook_names_metrics_that_exist() -> None:
+    recorded = {rule["record"] for rule in rules() if "record" in rule}
+    named = named_in((ROOT / "docs/runbook.md").read_text())
+    assert len(named) > 20
+    assert named - exported() - recorded == set()
+
+
 def test_drafts_are_scaled_by_figures_that_are_recorded() -> None:
     recorded = {rule["record"] for rule in rules() if "record" in rule}
     [autoscaler] = of_kind("HorizontalPodAutoscaler")

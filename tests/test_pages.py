@@ -12,6 +12,8 @@ PAGES = [
     "CHANGELOG.md",
     "SECURITY.md",
     "benchmarks/README.md",
+    "benchmarks/RESULTS.md",
+    "examples/llamacpp/README.md",
     *sorted(f"docs/{p.name}" for p in ROOT.glob("docs/*.md")),
 ]
 
@@ -43,11 +45,23 @@ def test_lines_are_read_without_scrolling(page: str) -> None:
     assert [line for line in lines if len(line) > 100 and not unbreakable.fullmatch(line)] == []
 
 
+def test_a_page_is_read_in_one_sitting() -> None:
+    """At most 250 lines, but in the reference, where one looks things up, and in what the site leaves out."""
+    site = (ROOT / "mkdocs.yml").read_text()
+    reference = re.findall(
+        r": ([\w-]+\.md)$", site.split("- Reference:")[1].split("- Explanation:")[0], re.MULTILINE
+    )
+    assert "settings.md" in reference
+    exempt = {*reference, *re.findall(r"^exclude_docs: (\S+)", site, re.MULTILINE)}
+    pages = [page for page in ROOT.glob("docs/*.md") if page.name not in exempt]
+    assert {page.name: n for page in pages if (n := len(page.read_text().splitlines())) > 250} == {}
+
+
 def test_readme_is_short_and_its_figures_were_measured() -> None:
     readme = (ROOT / "README.md").read_text()
     assert len(readme.splitlines()) <= 130
     assert [line for line in readme.splitlines() if len(line) > 100] == []
     intervals = re.findall(r"\d[\d.]*–\d[\d.]*\d", readme)
     assert len(intervals) > 5
-    measured = (ROOT / "docs/performance.md").read_text() + (ROOT / "docs/vllm.md").read_text()
+    measured = (ROOT / "benchmarks/RESULTS.md").read_text()
     assert [each for each in intervals if each not in measured] == []

@@ -138,7 +138,9 @@ def readme_command(target: Path, draft: Path | str) -> list[str]:
     readme = (Path(__file__).parents[2] / "README.md").read_text()
     lines = [shlex.split(line, comments=True) for line in readme.splitlines() if line.startswith("ssd serve")]
     [found] = [words for words in lines if "vllm" in words and "--print-commands" not in words]
-    models = {"ssd": "ssd", "MODEL": str(target), "SMALL_MODEL": str(draft)}
+    _ssd, _serve, its_target, *options = found
+    its_draft = options[options.index("--draft") + 1]
+    models = {its_target: str(target), its_draft: str(draft)}
     return [sys.executable, "-m", *(models.get(word, word) for word in found)]
 
 

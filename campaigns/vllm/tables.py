@@ -1,4 +1,4 @@
-"""The record of campaigns/vllm as tables of Markdown; docs/vllm.md has the one of vLLM's V2 runner.
+"""The record of campaigns/vllm as tables of Markdown; docs/vllm-equality.md has the one of vLLM's V2 runner.
 
     python -m campaigns.vllm.tables --record docs/records/vllm.jsonl [--runner v2]
 

@@ -1,4 +1,4 @@
-"""Which versions of vLLM work with SSD: the table of docs/vllm.md, from what was run and read.
+"""Which versions of vLLM work with SSD: the table of docs/vllm-versions.md, from what was run and read.
 
     python -m campaigns.vllm.versions --record docs/records/vllm.jsonl
 

@@ -10,12 +10,14 @@ FOLDER = Path(flags.__file__).parent
 HELPERS = {
     *(
         "counted_step",
+        "dashboard_pictures",
         "drawn_text",
         "flags",
         "in_turns",
         "json_schemas",
         "kernel_compile",
         "network_picture",
+        "recorded_svg",
         "ruled",
         "sleeping",
     ),

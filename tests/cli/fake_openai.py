@@ -22,6 +22,7 @@ class Script:
     """Seconds between chunks."""
     api_key: str | None = None
     tells_usage: bool = True
+    decoding: dict[str, Any] = field(default_factory=lambda: {"mode": "ssd", "draft": "small-parrot"})
     speculation: dict[str, Any] = field(
         default_factory=lambda: {
             "rounds": 2,
@@ -55,7 +56,8 @@ class _Answers(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         if self.path == "/v1/models":
-            self._json(200, {"object": "list", "data": [{"id": "parrot", "object": "model"}]})
+            model = {"id": "parrot", "object": "model", "decoding": self.server.script.decoding}
+            self._json(200, {"object": "list", "data": [model]})
         elif self.path == "/" and self.server.page is not None:
             self._send(200, "text/html", self.server.page.read_bytes())
         else:

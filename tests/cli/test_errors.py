@@ -1,6 +1,9 @@
 """What a user gets wrong ends with code 2, one sentence and what to do; nothing of it is a traceback."""
 
+import json
+import os
 import shlex
+import shutil
 import socket
 import subprocess
 import sys
@@ -41,7 +44,7 @@ WRONG = {
     "generate m -p ''": "a prompt is empty",
     "generate m -p hi --dtype int3": "bfloat16",
     "generate m -p hi --device tpu": "use 'auto', 'cpu', 'cuda' or 'cuda:N'",
-    "generate m -p hi --temperature -1": "use a finite value from 0 to 1000",
+    "generate m -p hi --temperature -1": "Invalid value for '--temperature'",
     "generate m -p hi --max-model-len 100000": "use at most that",
     "generate m -p hi --tensor-parallel-size 2": "leave it at 1, or use `ssd serve --engine vllm`",
     "generate m -p hi --speculative-config {": "quote it as one word",
@@ -92,34 +95,78 @@ def test_errors_say_what_to_do(command: str, folder: Path, monkeypatch: pytest.M
         done = CliRunner().invoke(app, words, input="", env={"COLUMNS": "200"})
     assert done.exit_code == 2, done.output
     assert isinstance(done.exception, SystemExit)
-    assert WRONG[command] in " ".join(done.stderr.split())
+    assert WRONG[command] in " ".join(done.stderr.replace("│", "").split())
 
+
+EARLY = {
+    "generate m -p hi --device tpu": "use 'auto', 'cpu', 'cuda' or 'cuda:N'",
+    "generate m -p hi --dtype int3": "bfloat16",
+    "generate m -p hi --temperature -1": "Invalid value for '--temperature'",
+    "generate m -p hi --max-model-len x": "Invalid value for '--max-model-len'",
+    "generate m -p hi --mode ssd": "name a small model of the same family",
+    "generate damaged.gguf -p hi": "download it again",
+    "generate tiny/missing -p hi": "the hub cannot be reached: connect",
+    "chat m --draft tiny/missing": "the hub cannot be reached: connect",
+    "serve tiny/missing --device cpu --port 0": "the hub cannot be reached: connect",
+    "serve m --port TAKEN": "choose another host or port",
+    "serve m --engine vllm --port TAKEN": "choose another host or port",
+    "serve m --engine vllm -- --port TAKEN": "choose another host or port",
+    "generate m -p hi --draft other": "use a draft of the same family",
+    "serve m --draft other --device cpu --port 0": "use a draft of the same family",
+    "generate m -p hi --device cpu --kv-cache-bytes 1000000000000000": "out of memory before anything",
+    "plan m --target 8B": "name one",
+}
+"""What is refused before torch is imported, which takes seconds of a processor; and what is said of it."""
+for _path in (
+    "generate /nowhere -p hi",
+    "chat /nowhere",
+    "serve /nowhere --device cpu --port 0",
+    "serve m --draft /nowhere --device cpu --port 0",
+    "serve /nowhere --engine vllm --port 0",
+    "draft --model /nowhere --listen ipc:///tmp/nowhere.sock",
+    "bench run /nowhere --run /tmp/nowhere",
+    "tune /nowhere --draft m",
+    "doctor --model /nowhere",
+):
+    EARLY[_path] = "no model at"
 
 _REFUSED_EARLY = """
-import sys
+import json, sys
 from typer.testing import CliRunner
 from ssd.cli.main import app
-for command in sys.argv[1:]:
-    done = CliRunner().invoke(app, command.split())
+for command, said in json.loads(sys.argv[1]).items():
+    done = CliRunner().invoke(app, command.split(), env={"COLUMNS": "200"})
     assert done.exit_code == 2, (command, done.output)
-    assert "no model at" in done.output, (command, done.output)
+    assert said in " ".join(done.output.replace("│", "").split()), (command, done.output)
     assert "torch" not in sys.modules, command
 """
 
 
-def test_a_mistyped_path_is_refused_before_torch_is_imported() -> None:
-    """In a process of its own: importing torch takes seconds of a processor."""
-    commands = [
-        "generate /nowhere -p hi",
-        "chat /nowhere",
-        "serve /nowhere --device cpu",
-        "serve . --draft /nowhere --device cpu",
-        "draft --model /nowhere --listen ipc:///tmp/nowhere.sock",
-        "bench run /nowhere --run /tmp/nowhere",
-        "tune /nowhere --draft .",
-        "doctor --model /nowhere",
-    ]
-    done = subprocess.run(
-        [sys.executable, "-c", _REFUSED_EARLY, *commands], capture_output=True, text=True, check=False
-    )
+def test_what_cannot_work_is_refused_before_torch_is_imported(folder: Path) -> None:
+    """In a process of its own, where nothing else has imported torch."""
+    other = folder / "other"
+    shutil.copytree(folder / "m", other, dirs_exist_ok=True)
+    tokenizer = json.loads((other / "tokenizer.json").read_text())
+    words = tokenizer["model"]["vocab"]
+    tokenizer["model"]["vocab"] = {f"{word}?": token for word, token in words.items()}
+    (other / "tokenizer.json").write_text(json.dumps(tokenizer))
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        commands = {command.replace("TAKEN", port): said for command, said in EARLY.items()}
+        done = subprocess.run(
+            [sys.executable, "-c", _REFUSED_EARLY, json.dumps(commands)],
+            cwd=folder,
+            env={**os.environ, "HF_HUB_OFFLINE": "1"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
     assert done.returncode == 0, done.stderr
+
+
+def test_a_port_is_refused_in_one_sentence(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        done = CliRunner().invoke(app, ["serve", "m", "--port", port], env={"COLUMNS": "200"})
+    assert done.stderr.count(port) == 1

@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 from ssd import LLM, SamplingParams
 from ssd.cli import chat_local
 from ssd.cli.chat_talk import Piece
-from ssd.cli.explain import coloured, explain_stream
+from ssd.cli.explain import coloured, explain_stream, legend
 from ssd.cli.main import app
 from ssd.cli.options import parse_cores
 from ssd.engine.outputs import EngineStats, Increment, SpeculationStats
@@ -85,11 +85,12 @@ def test_what_is_explained_is_shown_as_it_comes(
     tiny_llama: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with LLM(str(tiny_llama), device="cpu", dtype="float32") as llm:
-        stream, shown = llm.stream, ""
+        stream, shown = llm.stream, f"{legend().plain}\n"
 
         def watched(prompt: Prompt, params: SamplingParams | None = None) -> Iterator[Increment]:
             nonlocal shown
-            written = ""
+            written = shown
+            shown = ""
             for increment in stream(prompt, params):
                 # When a token comes, all before it has been shown.
                 shown += capsys.readouterr().out
@@ -116,9 +117,9 @@ def test_what_is_explained_does_nothing_to_a_terminal(
     monkeypatch.setattr(chat_local, "Pieces", lambda tokenizer, ids: pieces)
     increment = SimpleNamespace(trees=[], token_ids=[1])
     stats = EngineStats(SpeculationStats(), 1, 1.0, 1.0, 0.0, None)
-    llm = SimpleNamespace(tokenizer=tokenizer, stream=lambda *said: [increment], stats=stats)
+    llm = SimpleNamespace(tokenizer=tokenizer, stream=lambda *said: iter([increment]), stats=stats)
     explain_stream(llm, [1], SamplingParams())  # type: ignore[arg-type]
-    assert capsys.readouterr().out.startswith("a\\x1b]0;title\\x07b\\x9b2J\n")
+    assert capsys.readouterr().out.splitlines()[1] == "a\\x1b]0;title\\x07b\\x9b2J"
 
 
 def test_version() -> None:

@@ -10,6 +10,8 @@ from typer.testing import CliRunner
 
 from ssd.cli.help import COMMON
 from ssd.cli.main import app
+from ssd.config import DraftConfig
+from ssd.engine.drafting import draft_arguments
 
 _LINES, _COLUMNS = 30, 80
 
@@ -28,6 +30,16 @@ def _told(command: str, flag: str, columns: int) -> str:
     done = CliRunner().invoke(app, [*command.split(), flag], env={"COLUMNS": str(columns)})
     assert done.exit_code == 0, done.output
     return done.stdout
+
+
+def test_without_arguments_it_says_where_to_begin() -> None:
+    """Commands to paste, whose options exist."""
+    done = CliRunner().invoke(app, [], env={"COLUMNS": str(_COLUMNS)})
+    assert done.exit_code == 0, done.output
+    commands = [line.split() for line in done.output.splitlines() if line.startswith("    ssd ")]
+    assert [words[1] for words in commands] == ["chat", "serve", "doctor"]
+    for _, command, *words in commands:
+        assert {word for word in words if word.startswith("--")} <= _flags(_told(command, "--help", 200))
 
 
 def _flags(text: str) -> set[str]:
@@ -64,3 +76,12 @@ def test_help_all_has_every_option(command: str) -> None:
     assert {flag for flag in said if flag.startswith("--")} - _flags(text) == set()
     helps = [" ".join((each.help or "").split()) for each in _shown(command)]
     assert [each for each in helps if each not in text] == []
+
+
+def test_a_draft_that_an_engine_starts_is_given_flags_that_it_has() -> None:
+    config = DraftConfig(
+        model="m", name="n", dtype="float32", head=1, kv_cache_bytes=1, max_num_seqs=1, keys="k"
+    )
+    flags = [word for word in draft_arguments(config) if word.startswith("--")]
+    assert "--width" in flags
+    assert set(flags) <= {flag for each in ALL["draft"].params for flag in each.opts}

@@ -58,6 +58,15 @@ def test_figures_of_a_self_test_take_the_place_of_assumed_ones(tmp_path: Path) -
     assert "--selftest --record FILE" in " ".join(refused.stderr.split())
 
 
+def test_the_target_is_an_argument_too_and_may_be_a_name_of_the_hub() -> None:
+    by_flag = as_json("--target", "qwen3-8b", "--draft", "qwen3-0.6b")
+    assert as_json("qwen3-8b", "--draft", "qwen3-0.6b") == by_flag
+    assert as_json("Qwen/Qwen3-8B", "--draft", "Qwen/Qwen3-0.6B") == by_flag
+    refused = ssd_plan("8B", "--target", "70B")
+    assert refused.exit_code == 2
+    assert "name one" in refused.stderr
+
+
 def test_the_table_of_devices() -> None:
     done = ssd_plan("--list")
     assert "h100" in done.stdout

@@ -4,6 +4,7 @@ import json
 import logging
 import re
 import shlex
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -11,20 +12,27 @@ import pytest
 from typer.testing import CliRunner
 
 from ssd.cli import serve as serve_command
-from ssd.cli import serve_vllm, vllm_memory
+from ssd.cli import serve_vllm, vllm_flags, vllm_memory
 from ssd.cli.main import app
 from ssd.config import EngineConfig
 from ssd.config.schema import fields_of
 from ssd.config.server import ServerConfig
 from ssd.integrations.vllm.pair import Programs
+from ssd.models import first_look
 from ssd.processes.host_memory import HostMemory
 from ssd.runtime import cores
 from tests.tiny import write_checkpoint
 
 
 @pytest.fixture(autouse=True)
-def machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Four cores, no GPU, a vLLM that fits; variables of this shell do not matter."""
+def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Four cores, no GPU, a vLLM that fits, free ports, models; variables of this shell do not matter."""
+    for name in ("m", "s"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "model.Q4_K_M.gguf").touch()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(vllm_flags, "open_port", lambda *address: socket.socket())
+    monkeypatch.setattr(first_look, "first_look", lambda config: None)
     monkeypatch.setattr(cores, "physical_cores", lambda: [(core,) for core in range(4)])
     monkeypatch.setattr(serve_vllm, "visible_gpus", list)
     monkeypatch.setattr(serve_vllm, "why_missing", lambda: "")
@@ -261,10 +269,20 @@ def test_every_option_of_a_server_is_mapped_or_refused_by_name() -> None:
     assert {*fields_of(EngineConfig), *fields_of(ServerConfig)} == handled
 
 
+def test_printed_commands_note_what_is_missing_here(tmp_path: Path) -> None:
+    """On standard error: the commands may be for another machine, and are pasted from standard output."""
+    result = serve(str(tmp_path / "nowhere"), "--draft", "s", "--engine", "vllm", "--print-commands")
+    assert len(commands_in(result.stdout)) == 2
+    notes = [line for line in result.stderr.splitlines() if line.startswith("note: ")]
+    assert "no model at" in notes[0]
+    assert "another machine" in notes[0]
+    assert any("/run/ssd" in note for note in notes) != Path("/run/ssd").is_dir()
+
+
 def test_a_missing_vllm_is_refused_with_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     monkeypatch.setattr(serve_vllm, "is_installed", lambda: False)
-    said = refusal("m", "--engine", "vllm")
+    said = refusal("org/m", "--engine", "vllm", "--port", "0")
     assert "vLLM is not installed: pip install vllm (0.31 or newer" in said
 
 

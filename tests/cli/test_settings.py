@@ -168,6 +168,8 @@ def test_the_seed_of_a_server_is_the_engines(monkeypatch: pytest.MonkeyPatch, tm
         return 0
 
     monkeypatch.setattr("ssd.server.run.run_server", serve)
+    monkeypatch.setattr("ssd.models.first_look.first_look", lambda config: None)
+    monkeypatch.setattr("ssd.cli.serve.refuse_taken_port", lambda server, flags: None)
     file = config_file(tmp_path, "seed: 4")
     for words in ((), ("--seed", "3"), ("--config", file)):
         result = CliRunner().invoke(ssd_app, ["serve", "org/m", "--engine", "ssd", *words])
@@ -369,6 +371,8 @@ def test_keys_come_from_flags_or_the_environment(
         return 0
 
     monkeypatch.setattr("ssd.server.run.run_server", serve)
+    monkeypatch.setattr("ssd.models.first_look.first_look", lambda config: None)
+    monkeypatch.setattr("ssd.cli.serve.refuse_taken_port", lambda server, flags: None)
     monkeypatch.delenv("SSD_API_KEY", raising=False)
     result = CliRunner().invoke(ssd_app, ["serve", "org/m", "--engine", "ssd", *flags], env=variables)
     assert result.exit_code == 0, result.output

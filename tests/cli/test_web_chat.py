@@ -143,7 +143,7 @@ def test_clear_forgets_even_while_an_answer_comes(page: Any, server: FakeOpenAI)
     page.wait_for_selector(".assistant span")
     page.click("#clear")
     page.wait_for_selector("#send:not([disabled])")
-    assert page.inner_text("#log") == ""
+    assert page.locator(".message").count() == 0
     server.script.chunks = [("ok", ["target"])]
     ask(page, "again")
     assert [message["content"] for message in server.requests[1]["messages"]] == ["again"]
@@ -171,11 +171,92 @@ def test_the_key_is_sent_and_never_stored(page: Any, server: FakeOpenAI) -> None
     ],
 )
 def test_code_between_fences_looks_like_code(page: Any, server: FakeOpenAI, texts: list[str]) -> None:
-    """However the fences are cut."""
+    """However the fences are cut. What is sent with the next question is the text as it came."""
     server.script.chunks = [(text, ["hit"]) for text in texts]
     ask(page, "Hi")
-    assert page.locator(".code").all_inner_texts() == ["```py\nx = 1\n```"]
-    assert page.text_content(".assistant") == "".join(texts)
+    assert page.locator("pre").all_inner_texts() == ["x = 1"]
+    assert "```" not in page.inner_text(".assistant")
+    ask(page, "and?")
+    assert server.requests[-1]["messages"][1]["content"] == "".join(texts)
+
+
+MARKDOWN = """## Steps
+
+1. Use **bold *and* more** and `a * b`.
+- 2*3*4 and snake_case_name stay
+
+| a | b |
+|---|---|
+| 1 | 2 |
+
+> quoted
+***
+<b>no markup</b>"""
+
+
+def test_markdown_is_drawn_and_keeps_the_origins_of_tokens(page: Any, server: FakeOpenAI) -> None:
+    pieces = [MARKDOWN[place : place + 3] for place in range(0, len(MARKDOWN), 3)]
+    server.script.chunks = [(each, ["hit" if place % 2 else "target"]) for place, each in enumerate(pieces)]
+    ask(page, "Hi")
+    answer = page.locator(".assistant")
+    assert [each.strip() for each in answer.locator(".heading, .item").all_inner_texts()] == [
+        "Steps", "1.\nUse bold and more and a * b.", "•\n2*3*4 and snake_case_name stay",
+    ]  # fmt: skip
+    assert answer.locator("strong").all_inner_texts() == ["bold and more"]
+    assert answer.locator("strong em").all_inner_texts() == ["and"]
+    assert answer.locator("code").all_inner_texts() == ["a * b"]
+    assert answer.locator("td").all_inner_texts() == ["a", "b", "1", "2"]
+    assert answer.locator("hr").count() == 1
+    assert answer.locator(".line").all_inner_texts() == ["<b>no markup</b>"]
+    assert answer.locator("b").count() == 0
+    by_origin = {each: "".join(answer.locator(f".{each}").all_inner_texts()) for each in ("hit", "target")}
+    assert len(by_origin["hit"]) > 20
+    assert len(by_origin["target"]) > 20
+    shown = answer.locator(".hit, .target").all_inner_texts()
+    assert all(len(each) <= 3 for each in shown), "each piece came with an origin of its own"
+
+
+def test_the_first_view_explains_and_offers_questions(page: Any, server: FakeOpenAI) -> None:
+    page.wait_for_function("document.querySelector('#welcome h1').textContent.includes('parrot')")
+    assert page.inner_text("#how") == "mode ssd · draft small-parrot"
+    assert "small-parrot works ahead" in page.inner_text("#welcome p >> nth=0")
+    terms = page.locator("#welcome dt").all_inner_texts()
+    legend = page.text_content("#legend").split(" · ")
+    assert [term.removeprefix("■ ") for term in terms] == legend
+    example = page.locator("#examples button").first
+    text = example.inner_text()
+    example.click()
+    page.wait_for_selector("#send:not([disabled])")
+    assert server.requests[0]["messages"][-1]["content"] == text
+    assert page.locator("#welcome").count() == 0
+    page.click("#clear")
+    assert page.locator("#examples button").count() == 3
+
+
+def test_without_a_draft_nothing_is_said_of_colours(browser: Any, server: FakeOpenAI) -> None:
+    server.script.decoding = {"mode": "ar", "draft": None}
+    opened = browser.new_page()
+    opened.goto(server.url)
+    opened.wait_for_function("document.querySelector('#how').textContent")
+    assert not opened.locator("#legend").is_visible()
+    assert not opened.locator("#welcome dl").is_visible()
+    assert "--draft" in opened.inner_text("#welcome p >> nth=0")
+    opened.close()
+
+
+@pytest.mark.parametrize("width", [390, 1440])
+def test_nothing_is_cut_off(page: Any, server: FakeOpenAI, width: int) -> None:
+    page.set_viewport_size({"width": width, "height": 844})
+    server.script.chunks = [("```\n" + "wide " * 60 + "\n```\n" + "w" * 300, ["hit"])]
+    wide = "document.documentElement.scrollWidth <= innerWidth"
+    inside = """[...document.querySelectorAll('#log > *, button, pre')].every(
+        each => each.getBoundingClientRect().right <= innerWidth)"""
+    for asks in (False, True):
+        if asks:
+            ask(page, "x" * 200)
+            assert page.locator("pre").count() == 1
+        assert page.evaluate(wide)
+        assert page.evaluate(inside)
 
 
 def test_a_refusal_is_shown(page: Any) -> None:

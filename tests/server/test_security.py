@@ -175,7 +175,7 @@ def test_templates_reach_nothing_outside_their_sandbox() -> None:
 
 
 def test_limits_are_the_ones_that_docs_name() -> None:
-    page = " ".join((ROOT / "docs" / "server.md").read_text().split())
+    page = " ".join((ROOT / "docs" / "serving.md").read_text().split())
     assert f"more than {protocol._MOST_UNREAD >> 20} MiB" in page
     assert protocol._MOST_UNREAD == 256 << 20
     page = " ".join((ROOT / "docs" / "sampling.md").read_text().split())

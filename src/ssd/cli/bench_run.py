@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from ssd.cli.console import progress_of, user_errors
+from ssd.cli.console import user_errors
 from ssd.cli.engine_options import EngineOptions
 from ssd.cli.options import with_options
+from ssd.cli.progress import loading, progress_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -94,7 +95,7 @@ def run(
     Exit code 1: outputs differ between modes, though the run is deterministic.
     """
     with user_errors():
-        engine.require_models()
+        engine.require_models(mode_may_change=True)
         cases = _possible_cases(options, engine)
         code = _measure(folder, options, engine, cases)
     raise typer.Exit(code)
@@ -188,10 +189,10 @@ def _settings(
 
 def _go_on(made: BenchRun, engine: EngineOptions, cases: Sequence[Case], *, quiet: bool) -> None:
     from ssd.bench.engines import CaseEngines
-    from ssd.cli.console import loading
+    from ssd.models.hub import model_title
 
     config, draft = _configs(engine)
-    with loading(engine.named_model, then="starting drafts") as show_progress:
+    with loading(model_title(engine.named_model), then="starting drafts") as show_progress:
         engines = CaseEngines(config, draft, cases, show_progress=show_progress)
     with engines, progress_of("texts", Console(stderr=True, highlight=False)) as progress:
         bar = progress.add_task("warming up", total=made.num_texts, completed=made.num_done)

@@ -53,7 +53,7 @@ def chat(
         if len(named) + ssd > 1:
             raise ValueError("--ssd, --vllm, --sglang and --url exclude each other: name one")
         if not named:
-            engine.require_models()
+            engine.require_models(mode_may_change=True)
         params = sampling.params(max_tokens=None)
         backend: Backend
         if named:

@@ -9,7 +9,8 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from ssd.cli.chat_talk import AnswerStats, Message, Piece
-from ssd.cli.console import load_llm, loading
+from ssd.cli.console import load_llm
+from ssd.cli.progress import loading
 
 if TYPE_CHECKING:
     from ssd.config import Mode
@@ -55,7 +56,7 @@ class LocalBackend:
         return _usage(self._before, self._llm.stats.speculation, self._num_tokens, mode=self._llm.mode)
 
     def switch_mode(self, mode: Mode, draft: str | None) -> None:
-        from ssd.models.hub import local_model
+        from ssd.models.hub import local_model, model_title
 
         drafting = self._drafting
         if draft is not None:
@@ -70,7 +71,7 @@ class LocalBackend:
         if model is None:
             self._llm.switch_mode(mode)  # Nothing is loaded.
         else:
-            with loading(f"the draft {model}", then=f"starting mode {mode}") as show_progress:
+            with loading(f"the draft {model_title(model)}", then=f"starting mode {mode}") as show_progress:
                 self._llm.switch_mode(mode, show_progress=show_progress, **settings)
         self._drafting = drafting
         self._before = self._llm.stats.speculation

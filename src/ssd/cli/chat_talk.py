@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, Protocol, get_args
 from rich.console import Console
 from rich.text import Text
 
-from ssd.cli.explain import STYLES
+from ssd.cli.explain import STYLES, legend
+from ssd.cli.progress import READING, after_wait
 from ssd.config import Mode
 from ssd.processes.terminal import escaped
 
@@ -97,7 +98,7 @@ class Screen:
         """Print an answer until it ends or the user presses Ctrl-C. Returns the printed text."""
         shown, clock = [], _Clock()
         with suppress(KeyboardInterrupt):
-            for piece in pieces:
+            for piece in after_wait(pieces, READING):
                 clock.note(piece.num_tokens)
                 self._console.print(Text(escaped(piece.text), self._style(piece)), end="")
                 if not piece.is_thought:
@@ -106,6 +107,11 @@ class Screen:
         if self._metrics:
             self.note(clock.line(usage()))
         return "".join(shown)
+
+    def explain_colours(self) -> None:
+        """Say what the colours of tokens mean, if they are shown."""
+        if self._color_origins:
+            self._console.print(legend())
 
     def note(self, text: str) -> None:
         self._console.print(Text(escaped(text)), style="dim")
@@ -204,6 +210,7 @@ class Chat:
     def run(self) -> None:
         """Read and answer lines until /quit or the end of the input."""
         self._screen.note(f"{self._backend.title}. /help lists commands, Ctrl-D ends.")
+        self._screen.explain_colours()
         while (line := self._screen.read(list(COMMANDS))) is not None:
             text = line.strip()
             if text == "/quit":

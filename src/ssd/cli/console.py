@@ -1,9 +1,11 @@
-"""What commands print beside their results: errors of the user, tables, progress bars while models load."""
+"""What commands print beside their results: errors of the user, and tables; and the engine they load.
+
+Waits are in progress.py.
+"""
 
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -14,24 +16,14 @@ import typer
 from rich import box
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    SpinnerColumn,
-    TaskID,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
 from rich.table import Table as RichTable
 
 from ssd.bench.tables import Table
+from ssd.cli.progress import loading
 from ssd.config import DraftConfig
 
 if TYPE_CHECKING:
     from ssd.engine.llm import LLM
-    from ssd.models.weights import ShowProgress
 
 
 def _show(message: str) -> None:
@@ -79,65 +71,21 @@ def shown(table: Table[_Row]) -> RichTable:
     return made
 
 
-def progress_of(things: str, console: Console) -> Progress:
-    """A progress bar with the time left; disabled without a terminal."""
-    columns = (
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn(f"{things},"),
-        TimeElapsedColumn(), TextColumn("gone,"), TimeRemainingColumn(), TextColumn("left"),
-    )  # fmt: skip
-    return Progress(*columns, console=console, disable=not sys.stderr.isatty())
-
-
-@contextmanager
-def loading(what: str, then: str) -> Iterator[ShowProgress]:
-    """Progress bars while models load; between and after them, a spinner with the text `then`."""
-    if not sys.stderr.isatty():
-        yield False
-        return
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        bars = _Bars(progress, progress.add_task(f"opening {what}", total=None), then)
-        yield bars.make
-
-
 def load_llm(model: str, settings: dict[str, Any]) -> LLM:
     """The engine that generate and chat run in their own process."""
-    from ssd.models.hub import local_model
+    from ssd.models.hub import local_model, model_title
 
     # Download first: the hub shows its own progress bars, and torch is not imported yet.
     path = local_model(model, hf_cache=settings.get("hf_cache"))
     then = "starting"
     if "draft" in settings:
         draft = DraftConfig.from_settings(settings["draft"])
-        then = f"starting the draft {draft.model}"
+        then = f"connecting to the draft at {draft.model}"
         if not draft.is_elsewhere:
+            then = f"starting the draft {model_title(draft.model)}"
             draft = replace(draft, model=local_model(draft.model, hf_cache=settings.get("hf_cache")))
         settings = {**settings, "draft": draft}
-    with loading(model, then=then) as show_progress:
+    with loading(model_title(model), then=then) as show_progress:
         from ssd.engine.llm import LLM
 
         return LLM(path, show_progress=show_progress, **settings)
-
-
-class _Bars:
-    def __init__(self, progress: Progress, waiting: TaskID, then: str) -> None:
-        self._progress, self._waiting, self._then = progress, waiting, then
-
-    def make(self, description: str, total: int) -> _Bar:
-        self._progress.update(self._waiting, visible=False)
-        return _Bar(self._progress, self._progress.add_task(description, total=total), self._closed)
-
-    def _closed(self) -> None:
-        self._progress.update(self._waiting, description=self._then, visible=True)
-
-
-class _Bar:
-    def __init__(self, progress: Progress, task: TaskID, closed: Any) -> None:
-        self._progress, self._task, self._closed = progress, task, closed
-
-    def update(self, n: int, /) -> None:
-        self._progress.advance(self._task, n)
-
-    def close(self) -> None:
-        self._progress.remove_task(self._task)
-        self._closed()

@@ -175,12 +175,12 @@ def _bfloat16() -> str:
 
 
 def _drafts() -> str:
-    from ssd.models.arithmetic import arithmetic
+    from ssd.models import arithmetic
 
-    match arithmetic().int8_steps:
+    match arithmetic.arithmetic().int8_steps:
         case None:
             return "in the model's number format: int8 needs AVX-512"
-        case 127:
+        case arithmetic.ALL_INT8_STEPS:
             return "int8"
         case _:
             return "int8, weights in 7 bits: this CPU has no VNNI"

@@ -54,7 +54,7 @@ def draft(
         bool, typer.Option(hidden=True, help="Exit and remove the socket when standard input is closed.")
     ] = False,
     *,
-    options: Annotated[GivenSettings, SettingsOf(DraftConfig, without=("timeout",))],
+    options: Annotated[GivenSettings, SettingsOf(DraftConfig, without=("timeout", "pool_size"))],
 ) -> None:
     """Run a draft that several engines can share.
 
@@ -89,13 +89,13 @@ def draft(
             link = open_socket(listen, config.keys)
             loading.callback(link.close)
             service = build_server(config, link)
-            signals = Signals()
+            signals, drain_signals = Signals(), Signals([signal.SIGUSR1])
             loading.pop_all()
         if not lifeline:
             typer.echo(f"drafting with {options['model']} on {listen}; stop with Ctrl-C")
     # Errors from here on are bugs, not wrong settings.
     try:
-        service.run(signals.have_come)
+        service.run(signals.have_come, drain_signals.have_come)
     finally:
         link.close()
 

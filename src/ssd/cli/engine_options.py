@@ -63,8 +63,19 @@ class EngineOptions:
         """The draft's model or address."""
         return self.draft.get("model")
 
-    def require_models(self) -> None:
-        """Raise ValueError if a model's path does not exist, before anything heavy is imported."""
+    def require_models(self, *, mode_may_change: bool = False) -> None:
+        """Raise ValueError for models and settings that cannot work, before anything heavy is imported.
+
+        `mode_may_change`: a draft that is given is used later, whatever the mode is now.
+        """
+        self.require_names()
+        from ssd.models.first_look import first_look
+
+        mode = {"mode": "ssd"} if mode_may_change and self.named_draft else {}
+        first_look(self.engine_config(**mode))
+
+    def require_names(self) -> None:
+        """Raise ValueError if a model is neither a path of this machine nor a name on the hub."""
         for model in (self.named_model, self.named_draft):
             if model is not None and "://" not in model:
                 path_or_hub_name(model)
@@ -95,15 +106,21 @@ class EngineOptions:
 class SamplingOptions:
     """Sampling flags of `ssd generate` and `ssd chat`."""
 
-    max_tokens: Annotated[int | None, _sampling(help="Most tokens; default 128, in a chat no limit.")] = None
-    temperature: Annotated[float, _sampling(help="0 is greedy.")] = 0.0
-    top_p: Annotated[float, _sampling(help="Keep the likeliest tokens of this mass.")] = 1.0
-    top_k: Annotated[int, _sampling(help="Keep this many likeliest tokens; 0 keeps all.")] = 0
+    max_tokens: Annotated[
+        int | None, _sampling(min=1, help="Most tokens; default 128, in a chat no limit.")
+    ] = None
+    temperature: Annotated[float, _sampling(min=0, max=1000, help="0 is greedy.")] = 0.0
+    top_p: Annotated[float, _sampling(min=0, max=1, help="Keep the likeliest tokens of this mass.")] = 1.0
+    top_k: Annotated[int, _sampling(min=-1, help="Keep this many likeliest tokens; 0 keeps all.")] = 0
     min_p: Annotated[
         float,
-        _sampling(help="Keep tokens with at least this share of the likeliest one's probability."),
+        _sampling(
+            min=0, max=1, help="Keep tokens with at least this share of the likeliest one's probability."
+        ),
     ] = 0.0
-    repetition_penalty: Annotated[float, _sampling(help="Above 1 discourages repetition.")] = 1.0
+    repetition_penalty: Annotated[
+        float, _sampling(min=0.01, max=100, help="Above 1 discourages repetition.")
+    ] = 1.0
     seed: Annotated[int | None, _sampling(help="Seed, to repeat a sampled answer.")] = None
     stop: Annotated[list[str] | None, _sampling(help="Stop string; repeatable.")] = None
     ignore_eos: Annotated[bool, _sampling("--ignore-eos", help="Continue after the end token.")] = False

@@ -9,6 +9,7 @@ from rich.columns import Columns
 from rich.console import Console
 from rich.text import Text
 
+from ssd.cli.progress import READING, after_wait
 from ssd.processes.terminal import escaped
 
 if TYPE_CHECKING:
@@ -21,14 +22,21 @@ if TYPE_CHECKING:
 STYLES = {"hit": "green", "backup": "yellow", "target": "bold"}
 _SHOWN_TREES = 12
 LEGEND = {
-    "hit": "accepted from a speculation that was ready",
-    "backup": "accepted from a backup after a miss",
+    "hit": "drafted in time",
+    "backup": "a backup's guess, after a miss",
     "target": "the target's own",
 }
+_MISSES = {
+    "late": "the draft had not got that far yet",
+    "unknown": "the draft had foreseen other tokens",
+    "no draft": "no draft answered",
+}
+"""What the causes of misses mean."""
 
 
 def explain_outputs(outputs: Sequence[RequestOutput], tokenizer: Any, stats: EngineStats) -> None:
     console = Console(soft_wrap=True, highlight=False)
+    console.print(legend())
     for output in outputs:
         for completion in output.outputs:
             console.print(coloured(completion, tokenizer))
@@ -44,7 +52,8 @@ def explain_stream(llm: LLM, prompt: Any, params: SamplingParams) -> None:
     console = Console(soft_wrap=True, highlight=False)
     ids = llm.tokenizer(prompt).input_ids if isinstance(prompt, str) else prompt
     pieces, trees, num_tokens = Pieces(llm.tokenizer, ids), list["VerifiedTree"](), 0
-    for increment in llm.stream(prompt, params):
+    console.print(legend())
+    for increment in after_wait(llm.stream(prompt, params), READING):
         for piece in pieces.of(increment):
             console.print(Text(escaped(piece.text), STYLES[piece.origin or "target"]), end="")
         trees += increment.trees
@@ -56,11 +65,18 @@ def explain_stream(llm: LLM, prompt: Any, params: SamplingParams) -> None:
 
 
 def _show_end(console: Console, stats: EngineStats) -> None:
-    legend = Text("colours: ")
-    for origin, meaning in LEGEND.items():
-        legend.append(meaning, STYLES[origin]).append("; " if origin != "target" else "")
-    console.print(legend)
+    if causes := _misses(stats.speculation):
+        meanings = "; ".join(f"{cause}: {_MISSES[cause]}" for cause in causes)
+        console.print(f"misses, {meanings}", style="dim")
     console.print(_engine_line(stats), style="dim")
+
+
+def legend() -> Text:
+    """What the colours mean. Shown once, before the first coloured token."""
+    text = Text().append("colours: ", "dim")
+    for origin, meaning in LEGEND.items():
+        text.append(meaning, STYLES[origin]).append(" · " if origin != "target" else "", "dim")
+    return text
 
 
 def show_trees(console: Console, trees: Sequence[VerifiedTree], tokenizer: Any) -> None:
@@ -103,10 +119,15 @@ def summary(stats: SpeculationStats, num_tokens: int) -> str:
         f"{stats.accepted_per_round:.2f} accepted a round",
     ]
     if stats.hit_rate is not None:
-        misses = {"late": stats.late, "unknown": stats.unknown, "no draft": stats.unheard}
-        named = ", ".join(f"{count} {cause}" for cause, count in misses.items() if count)
+        named = ", ".join(f"{count} {cause}" for cause, count in _misses(stats).items())
         parts.append(f"hits {stats.hit_rate:.0%}" + (f" (misses: {named})" if named else ""))
     return "; ".join(parts)
+
+
+def _misses(stats: SpeculationStats) -> dict[str, int]:
+    """Misses by cause, without causes that did not occur."""
+    counts = {"late": stats.late, "unknown": stats.unknown, "no draft": stats.unheard}
+    return {cause: count for cause, count in counts.items() if count}
 
 
 def _engine_line(stats: EngineStats) -> str:

@@ -16,10 +16,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
+from ssd.cli.compare import compare as compare_texts
 from ssd.cli.console import load_llm, require_place, user_errors
 from ssd.cli.engine_options import EngineOptions, SamplingOptions
 from ssd.cli.explain import explain_outputs, explain_stream
 from ssd.cli.options import with_options
+from ssd.cli.progress import READING, after_wait, waiting
 from ssd.processes.terminal import for_terminal
 
 if TYPE_CHECKING:
@@ -46,7 +48,14 @@ def generate(
         bool,
         typer.Option(
             "--explain",
-            help="Colour each token by its origin, draw verified trees, show statistics.",
+            help="Colour tokens by origin, draw verified trees.",
+        ),
+    ] = False,
+    compare: Annotated[
+        bool,
+        typer.Option(
+            "--compare",
+            help="Generate with the draft and without: show hits, speed, and whether the tokens are equal.",
         ),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a prompt, on one line.")] = False,
@@ -64,6 +73,8 @@ def generate(
 
         ssd generate MODEL --draft SMALL_MODEL -p "def fibonacci(n):" --explain
 
+        ssd generate MODEL --draft SMALL_MODEL -p "def fibonacci(n):" --compare
+
         ssd generate --config engine.yaml < prompt.txt
     """
     with user_errors():
@@ -74,18 +85,25 @@ def generate(
         prompts = _prompts(prompt)
         if logprobs is not None and not as_json:
             raise ValueError("--logprobs is only shown with --json: add that, or leave it out")
+        if compare:
+            _require_comparable(engine, is_shown_otherwise=as_json or explain or trace is not None)
         params = sampling.params(max_tokens=_MAX_TOKENS, n=n, logprobs=logprobs)
         with load_llm(model, settings) as llm:
             timeline = llm.record() if trace is not None else None
             inputs = [_input(llm, text, chat=chat) for text in prompts]
             outputs: list[RequestOutput] = []
+            if compare:
+                are_equal = compare_texts(
+                    llm, inputs, params, deterministic=engine.engine_config().deterministic
+                )
+                raise typer.Exit(0 if are_equal else 1)
             if len(prompts) == n == 1 and not as_json:
                 if explain:
                     explain_stream(llm, inputs[0], params)
                 else:
                     _stream(llm, prompts[0], inputs[0], params, echo=not chat)
             else:
-                outputs = llm.generate(inputs, params, use_tqdm=sys.stderr.isatty())
+                outputs = _batched(llm, inputs, params)
             if timeline is not None and trace is not None:
                 timeline.write(trace, lambda token: llm.tokenizer.decode([token]))
             if explain and outputs:
@@ -95,6 +113,13 @@ def generate(
         typer.echo(
             json.dumps(as_dict(text, output), ensure_ascii=False) if as_json else _as_text(text, output)
         )
+
+
+def _require_comparable(engine: EngineOptions, *, is_shown_otherwise: bool) -> None:
+    if engine.engine_config().mode == "ar":
+        raise ValueError("--compare needs a draft: name one with --draft")
+    if is_shown_otherwise:
+        raise ValueError("--compare prints its own figures: leave out --json, --explain and --trace")
 
 
 def _prompts(given: list[str] | None) -> list[str]:
@@ -111,15 +136,22 @@ def _input(llm: LLM, text: str, *, chat: bool) -> Any:
     return llm.chat_prompt([{"role": "user", "content": text}]) if chat else text
 
 
+def _batched(llm: LLM, inputs: list[Any], params: SamplingParams) -> list[RequestOutput]:
+    if sys.stderr.isatty():
+        return llm.generate(inputs, params, use_tqdm=True)
+    with waiting(f"generating {len(inputs) * params.n} texts"):
+        return llm.generate(inputs, params, use_tqdm=False)
+
+
 def _stream(llm: LLM, text: str, prompt: Any, params: SamplingParams, *, echo: bool) -> None:
     """Print the text as it is generated, then its speed."""
-    if echo:
-        typer.echo(text, nl=False)
     started, first, num_tokens, num_rounds = time.perf_counter(), 0.0, 0, 0
-    for part in llm.stream(prompt, params):
-        typer.echo(for_terminal(part.text), nl=False)
-        sys.stdout.flush()
+    for part in after_wait(llm.stream(prompt, params), READING):
+        # The prompt is printed once the wait for the first token is over, which may show a spinner.
+        before = text if echo and not first else ""
         first = first or time.perf_counter() - started
+        typer.echo(before + for_terminal(part.text), nl=False)
+        sys.stdout.flush()
         num_tokens += len(part.token_ids)
         num_rounds += 1
     seconds = time.perf_counter() - started

@@ -1,5 +1,8 @@
 """The program `ssd` and its commands; each command is in its own module."""
 
+import atexit
+import gc
+
 import typer
 
 from ssd.cli.bench_reports import compare, report
@@ -14,10 +17,24 @@ from ssd.cli.serve import serve
 from ssd.cli.tune import tune
 from ssd.version import __version__
 
+_START = f"""\
+SSD {__version__}: exact LLM decoding, with a draft that works ahead while the target verifies.
+
+Try it:
+    ssd chat Qwen/Qwen3-1.7B --draft Qwen/Qwen3-0.6B --metrics
+Serve it (the API of OpenAI, and a chat at http://127.0.0.1:8000):
+    ssd serve Qwen/Qwen3-1.7B --draft Qwen/Qwen3-0.6B
+Check this machine:
+    ssd doctor
+
+All commands: ssd --help. Options of one: ssd chat --help.
+"""
+"""Shown without arguments: where to begin."""
+
 app = typer.Typer(
     name="ssd",
     help="Exact LLM decoding, with a draft that works ahead while the target verifies.",
-    no_args_is_help=True,
+    invoke_without_command=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
@@ -49,8 +66,12 @@ def _show_version(value: bool) -> None:
 
 @app.callback()
 def _options(
+    context: typer.Context,
     version: bool = typer.Option(
         False, "--version", callback=_show_version, is_eager=True, help="Show the version and exit."
     ),
 ) -> None:
-    pass
+    # At its end Python searches all objects for cycles, which takes a second of silence after torch.
+    atexit.register(gc.freeze)
+    if context.invoked_subcommand is None:
+        typer.echo(_START)

@@ -94,6 +94,6 @@ def _whether_it_pays(config: "EngineConfig", gpus: list[str]) -> str:
 
     sheet = called_like(gpus[0])
     if sheet is None:
-        return f"no data sheet of {gpus[0]} is known: `ssd doctor --selftest` with these models measures it"
+        return f"no data sheet of {gpus[0]} is known (`ssd plan --list`): `benchmarks.vllm_page` measures it"
     target, draft = _models(config)
     return pay_off(target, draft, sheet, num_devices=len(gpus), has_mps=machine.has_mps())[1]

@@ -53,7 +53,12 @@ class DeviceOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelOptions:
-    target: Annotated[str, _models(help="70B, qwen3-32b … or a config.json.")] = "70B"
+    model: Annotated[
+        str | None, typer.Argument(metavar="MODEL", help="The target, as --target.", show_default=False)
+    ] = None
+    target: Annotated[
+        str | None, _models(help="70B, qwen3-32b … or a config.json. Default 70B.", show_default=False)
+    ] = None
     draft: Annotated[str, _models(help="The draft, in the same form.")] = "1B"
     target_weights: Annotated[Weights, _models(help="Number format of the target's weights.")] = "bf16"
     draft_weights: Annotated[Weights, _models(help="Number format of the draft's weights.")] = "bf16"
@@ -64,13 +69,19 @@ class ModelOptions:
     batch: Annotated[int, _load(min=1, help="Sequences at a time.")] = 1
     context: Annotated[int, _load(min=1, help="Mean context length in tokens.")] = 1024
 
+    @property
+    def _named_target(self) -> str:
+        if self.model and self.target and self.model != self.target:
+            raise ValueError(f"two targets, {self.model} and --target {self.target}: name one")
+        return self.model or self.target or "70B"
+
     def workload(self) -> "Workload":
         from ssd.planning.deployment import Workload
         from ssd.planning.models import find_model
         from ssd.planning.rounds import Pair
 
         return Workload(
-            find_model(self.target, self.target_weights),
+            find_model(self._named_target, self.target_weights),
             find_model(self.draft, self.draft_weights),
             Pair(self.acceptance, self.coverage),
             batch=self.batch,
@@ -92,7 +103,7 @@ def plan(
 
         ssd plan --hardware h100 --target 70B --draft 1B --acceptance 0.88
 
-        ssd plan --target 8B --draft 1B --acceptance 0.8 --devices 2 --batch 4
+        ssd plan 8B --draft 1B --acceptance 0.8 --devices 2 --batch 4
     """
     from ssd.planning import advice
     from ssd.planning.verdict import about_sharing

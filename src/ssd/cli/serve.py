@@ -14,6 +14,7 @@ from ssd.cli.console import user_errors
 from ssd.cli.engine_options import EngineOptions, ServerOptions, server_config
 from ssd.cli.options import with_options
 from ssd.cli.serve_vllm import VllmOptions, VllmServer
+from ssd.cli.vllm_flags import refuse_taken_port
 from ssd.config import EngineConfig
 from ssd.config.server import ServerConfig
 from ssd.version import how_to_install
@@ -42,6 +43,10 @@ def serve(
     """
     with user_errors():
         engine, flags = _apart(engine, context.args)
+        # Before torch is imported, to choose the engine.
+        if not vllm.print_commands:
+            engine.require_names()
+            refuse_taken_port(server, flags)
         if _is_for_vllm(engine, vllm):
             flags = [*([] if seed is None else ["--seed", str(seed)]), *flags]
             code = VllmServer(engine=engine, server=server, vllm=vllm, flags=flags).run()

@@ -8,9 +8,8 @@ import json
 import logging
 import math
 import os
-import shlex
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
@@ -21,7 +20,8 @@ import typer
 
 from ssd.cli.engine_options import EngineOptions, ServerOptions, server_config
 from ssd.cli.options import parse_cores
-from ssd.cli.vllm_memory import value_of, with_memory
+from ssd.cli.vllm_flags import address_of, assigned, is_said, joined_words, spelled_flag, words_of
+from ssd.cli.vllm_memory import with_memory
 from ssd.config import EngineConfig
 from ssd.config.server import ServerConfig
 from ssd.integrations.vllm import Runner, arguments
@@ -30,6 +30,7 @@ from ssd.integrations.vllm.fitting import expected_runner, installed_version
 from ssd.integrations.vllm.guard import GUARD, KEY, KEYS, keys_after
 from ssd.integrations.vllm.pair import Program, Programs, run_pair
 from ssd.integrations.vllm.placement import CORES, Placement, as_named, on_cores, on_gpus
+from ssd.models.names import path_or_hub_name
 from ssd.processes.logs import start_log
 
 HOW_TO_GET = f"pip install vllm ({spelled(OLDEST)} or newer; tested up to {spelled(NEWEST)})"
@@ -58,6 +59,7 @@ _REFUSED = {
     "enable_trees": "vLLM verifies one path: it has no attention over trees",
     "num_blocks": "use -- --num-gpu-blocks-override",
     "deterministic": "on GPUs, set VLLM_BATCH_INVARIANT=1 for vLLM's own mode",
+    "precision": "vLLM loads quantised checkpoints; use -- --quantization for other forms",
     "decode_tile": "it is for --deterministic in our own engine",
     "prefill_tile": "it is for --deterministic in our own engine",
     "stuck_seconds": "vLLM has its own /health",
@@ -110,7 +112,7 @@ class VllmOptions:
         """Refuse vLLM's options with our own engine."""
         for name in ("print_commands", "float32_head", "pad_drafts"):
             if getattr(self, name):
-                raise ValueError(f"{_spelled(name)} is for --engine vllm: add that, or leave it out")
+                raise ValueError(f"{spelled_flag(name)} is for --engine vllm: add that, or leave it out")
 
 
 def is_installed() -> bool:
@@ -180,6 +182,8 @@ class VllmServer:
             self._refuse()
             named = EngineConfig.from_settings(self.engine.named_model, self.engine.settings(for_vllm=True))
             typer.echo(self.shown(as_named(named, ranks=self.engine.tensor_parallel_size)))
+            for note in self._notes(named):
+                typer.echo(f"note: {note}", err=True)
             return 0
         placement = self.placement()
         if reason := why_missing():
@@ -194,6 +198,18 @@ class VllmServer:
         typer.echo(f"{placement.words}. By hand:\n\n{self.shown(placement)}\n", err=True)
         return run_pair(lambda folder: self.programs(placement, folder))
 
+    def _notes(self, config: EngineConfig) -> Iterator[str]:
+        """What the printed commands need and this machine does not have: they may be meant for another."""
+        draft = config.own_draft
+        for model in (config.model, *([] if draft is None else [draft.model])):
+            try:
+                path_or_hub_name(model)
+            except ValueError as error:
+                yield f"{error}, unless the commands are for another machine"
+        folder = Path(_SOMEWHERE.removeprefix("ipc://")).parent
+        if draft is not None and not folder.is_dir():
+            yield f"there is no folder {folder} for the draft's socket: make it, or change both commands"
+
     def _start_log(self) -> None:
         """Start this command's own log; vLLM's log has its own settings."""
         if self.server.get("log_format") == "json":
@@ -203,12 +219,12 @@ class VllmServer:
 
     def shown(self, placement: Placement) -> str:
         """The two commands as shell text, for running them separately."""
-        commands = [[*_assigned(placement.target), *self._words(placement, _SOMEWHERE)]]
+        commands = [[*assigned(placement.target), *self._words(placement, _SOMEWHERE)]]
         if self._keys:
             commands[0].insert(0, f"{KEY}=…" if len(self._keys) == 1 else f'{KEYS}=["…","…"]')
         if drafting := self._draft_words(placement.config, _SOMEWHERE):
-            commands.insert(0, [*_assigned(placement.draft), "ssd", *drafting])
-        return "\n\n".join(map(_joined, commands))
+            commands.insert(0, [*assigned(placement.draft), "ssd", *drafting])
+        return "\n\n".join(map(joined_words, commands))
 
     def programs(self, placement: Placement, folder: Path) -> Programs:
         address = f"ipc://{folder}/draft.sock"
@@ -220,7 +236,7 @@ class VllmServer:
             if drafting
             else None,
             drain_seconds=self._settings.drain_seconds,
-            draft_waits_for=self._address if placement.shared_gpu else None,
+            draft_waits_for=address_of(self.server, self.flags) if placement.shared_gpu else None,
         )
 
     def placement(self) -> Placement:
@@ -246,7 +262,7 @@ class VllmServer:
             raise ValueError(reason)
         for name in (*self.engine.given, *self.server):
             if name in _REFUSED:
-                raise ValueError(f"{_spelled(name)} is not for --engine vllm: {_REFUSED[name]}")
+                raise ValueError(f"{spelled_flag(name)} is not for --engine vllm: {_REFUSED[name]}")
         if (mode := self.engine.given.get("mode", "ssd")) != "ssd":
             raise ValueError(
                 f"--mode {mode} is not for --engine vllm: leave --draft out for vLLM alone, or "
@@ -255,8 +271,8 @@ class VllmServer:
         if self.vllm.pad_drafts and not self.engine.named_draft:
             raise ValueError("--pad-drafts needs --draft: nothing is drafted without one")
         self._refuse_unseen_ranks()
-        taken = [flag for flag in _OURS if self.engine.named_draft and _is_said(flag, self.flags)]
-        if self.vllm.float32_head and _is_said("--hf-overrides", self.flags):
+        taken = [flag for flag in _OURS if self.engine.named_draft and is_said(flag, self.flags)]
+        if self.vllm.float32_head and is_said("--hf-overrides", self.flags):
             taken.append("--hf-overrides")
         if taken:
             raise ValueError(
@@ -269,12 +285,12 @@ class VllmServer:
         if not self.engine.named_draft or "://" in self.engine.named_draft:
             return
         for flag in _RANKS:
-            if _is_said(flag, self.flags):
+            if is_said(flag, self.flags):
                 raise ValueError(
                     f"{flag} belongs before `--`, as --tensor-parallel-size: it places the draft"
                 )
         for flag in _MORE_RANKS:
-            if _is_said(flag, self.flags) and "device" not in self.engine.draft:
+            if is_said(flag, self.flags) and "device" not in self.engine.draft:
                 raise ValueError(
                     f"{flag}: it is not known which device is left for the draft; name it with "
                     "--draft-device, or run the two commands of --print-commands by hand"
@@ -288,7 +304,7 @@ class VllmServer:
         words += ["--shutdown-timeout", str(math.ceil(self._settings.drain_seconds))]
         given = {**self.engine.given, **self.server}
         for name, flag in _FLAGS.items():
-            words += _flag(flag, given.get(name))
+            words += words_of(flag, given.get(name))
         if self.engine.tensor_parallel_size != 1:
             words += ["--tensor-parallel-size", str(self.engine.tensor_parallel_size)]
         if self.vllm.float32_head:
@@ -312,6 +328,7 @@ class VllmServer:
             padded=self.vllm.pad_drafts,
             backup=config.backup,
             draft_timeout=draft.timeout,
+            pool_size=draft.pool_size,
         )
         return [
             *("--worker-cls", chosen["worker_cls"]),
@@ -325,6 +342,9 @@ class VllmServer:
 
         if (draft := config.own_draft) is None:
             return []
+        if "max_num_seqs" not in self.engine.given and "max_num_seqs" not in self.engine.draft:
+            # vLLM runs more sequences than our engine by default: the draft takes as many as it can serve.
+            draft = replace(draft, max_num_seqs=None)
         return ["draft", *draft_arguments(draft, hf_cache=config.hf_cache), "--listen", address]
 
     def _variables(self, folder: Path) -> dict[str, str]:
@@ -352,14 +372,6 @@ class VllmServer:
         return keys or tuple(key for key in (os.environ.get(KEY),) if key)
 
     @property
-    def _address(self) -> tuple[str, int] | None:
-        """Where vLLM will listen; None: not on a port. It listens once its model and KV cache are there."""
-        if _is_said("--uds", self.flags) or _is_said("--headless", self.flags):
-            return None
-        host, port = value_of("--host", self.flags), value_of("--port", self.flags)
-        return host or self._settings.host, int(port) if port.isdigit() else self._settings.port
-
-    @property
     def _settings(self) -> ServerConfig:
         """The server's settings, checked and with defaults as for our own server."""
         return server_config(self.server)
@@ -367,37 +379,3 @@ class VllmServer:
     def _model_and_revision(self) -> tuple[str, str, str]:
         path = Path(self.engine.named_model).expanduser()
         return (str(path), "", "") if path.exists() else self.engine.named_model.partition("@")
-
-
-def _flag(flag: str, value: Any) -> list[str]:
-    if value is None:
-        return []
-    if isinstance(value, bool):
-        return [flag if value else flag.replace("--", "--no-", 1)]
-    return [flag, str(value)]
-
-
-def _is_said(flag: str, flags: Sequence[str]) -> bool:
-    """Whether a flag is given as `--flag`, `--flag=…` or `--flag.key`, with dashes or underscores."""
-    return any(each.replace("_", "-").partition("=")[0].partition(".")[0] == flag for each in flags)
-
-
-def _spelled(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
-
-
-def _assigned(variables: Any) -> list[str]:
-    return [f"{name}={shlex.quote(value)}" for name, value in variables.items()]
-
-
-def _joined(words: Sequence[str]) -> str:
-    """A command as shell text, one option per line."""
-    lines: list[str] = []
-    for word in words:
-        is_name = word.startswith("-")
-        quoted = word if "=" in word and not is_name and not lines else shlex.quote(word)
-        if is_name or not lines:
-            lines.append(quoted)
-        else:
-            lines[-1] += f" {quoted}"
-    return " \\\n    ".join(lines)

@@ -11,9 +11,10 @@ import typer
 from rich.console import Console
 
 from ssd.bench.tables import Column, Table
-from ssd.cli.console import progress_of, require_place, shown, user_errors
+from ssd.cli.console import require_place, shown, user_errors
 from ssd.cli.engine_options import EngineOptions
 from ssd.cli.options import with_options
+from ssd.cli.progress import progress_of
 
 if TYPE_CHECKING:
     from ssd.bench.engines import CaseEngines
@@ -79,7 +80,7 @@ def tune(
     If speculation does not pay off, says so and writes mode ar.
     """
     with user_errors():
-        engine.require_models()
+        engine.require_models(mode_may_change=True)
         _tune(out, options, engine)
 
 

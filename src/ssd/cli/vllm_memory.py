@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
+from ssd.cli.vllm_flags import value_of
 from ssd.config import DraftConfig, EngineConfig
 from ssd.integrations.vllm.memory import Draft, MemoryShares, Target, share_gpu, share_host
 from ssd.integrations.vllm.placement import Placement
@@ -43,15 +44,6 @@ def with_memory(
         return placement
     draft = None if config.own_draft is None else _draft(config.own_draft, config, placement)
     return _with_shares(placement, _shares(placement, target, draft, ranks=ranks))
-
-
-def value_of(flag: str, flags: Sequence[str]) -> str:
-    """Value of `--flag value` or `--flag=value`, with dashes or underscores; empty if not given."""
-    for place, each in enumerate(flags):
-        name, _, value = each.partition("=")
-        if name.replace("_", "-") == flag:
-            return value or " ".join(flags[place + 1 : place + 2])
-    return ""
 
 
 def _shares(placement: Placement, target: Target, draft: Draft | None, *, ranks: int) -> MemoryShares:

@@ -14,6 +14,8 @@ from fastapi.responses import HTMLResponse, JSONResponse
 from fastapi.routing import APIRoute
 from starlette.types import ASGIApp
 
+from ssd.config import EngineConfig
+from ssd.models.hub import model_title
 from ssd.server.answering import Answering
 from ssd.server.body import BoundedRoute, check_text
 from ssd.server.body_limit import BodyLimit
@@ -98,7 +100,14 @@ def _model(serving: Serving) -> dict[str, object]:
         "created": serving.started,
         "owned_by": "ssd",
         "max_model_len": serving.llm.max_model_len or None,
+        "decoding": _decoding(serving.llm.config),
     }
+
+
+def _decoding(config: EngineConfig) -> dict[str, str | None]:
+    """The mode, and the name of a draft of this server. Callers do not learn addresses of drafts."""
+    draft = config.own_draft
+    return {"mode": config.mode, "draft": None if draft is None else model_title(draft.model)}
 
 
 def _token_routes(serving: Serving) -> APIRouter:

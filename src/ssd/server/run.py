@@ -17,6 +17,7 @@ from ssd.config import EngineConfig
 from ssd.config.server import ServerConfig
 from ssd.errors import EngineDeadError
 from ssd.processes.logs import start_log
+from ssd.processes.sockets import open_port
 from ssd.server.app import build_app
 from ssd.server.gate import Gate
 from ssd.server.metrics import Metrics
@@ -46,7 +47,7 @@ def run_server(engine: EngineConfig, server: ServerConfig) -> int:
 
 async def _serve(engine: EngineConfig, server: ServerConfig) -> int:
     metrics = Metrics()
-    listener = _listen(server)
+    listener = open_port(server.host, server.port)
     traces = Traces(server.otlp_endpoint) if server.otlp_endpoint else None
     llm = AsyncLLM(
         engine,
@@ -60,20 +61,10 @@ async def _serve(engine: EngineConfig, server: ServerConfig) -> int:
     try:
         return await front.run()
     finally:
+        logger.info("ending the engine")
         await llm.close()
         if traces is not None:
             await asyncio.to_thread(traces.close)
-
-
-def _listen(config: ServerConfig) -> socket.socket:
-    """Open the socket, before the model is loaded, so that a port in use is reported at once."""
-    family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
-    try:
-        return socket.create_server((config.host, config.port), family=family, backlog=1024)
-    except OSError as error:
-        raise ValueError(
-            f"cannot listen on {config.host}:{config.port} ({error.strerror}): choose another host or port"
-        ) from error
 
 
 class _QuietServer(uvicorn.Server):
