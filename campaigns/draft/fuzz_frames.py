@@ -23,7 +23,7 @@ from tests.draft.tree.oracle.session import Session
 _LIFE = 300
 """Inputs after which a mirror is replaced, so that all states are seen young and old."""
 _CHECKED = 16
-"""Of so many frames a mirror has taken, one is followed by a look at all of it."""
+"""A mirror is checked as a whole after every 16th frame that it has taken."""
 _ENOUGH_GROWTH = 8 << 20
 
 

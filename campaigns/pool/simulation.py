@@ -37,9 +37,9 @@ from campaigns.pool.world import Process, ViolationError, World
 
 _ROOT = Path(__file__).parents[2]
 _CHECKED = 24
-"""A process's tables are checked after each of its events whose number is a multiple of this."""
+"""A process's tables are checked after every 24th of its events."""
 _COMPARED = 2
-"""One sequence's text and tree are compared after every such number of events of a target."""
+"""One sequence's text and tree are compared after every second event of a target."""
 _HARMLESS = {"other answers", "aborted requests", "preempted requests"}
 """Faults that break no connection: a name server may answer in part, and a client asks again."""
 _POLL = 0.25

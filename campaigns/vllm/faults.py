@@ -31,7 +31,7 @@ from campaigns.vllm.streams import Undisturbed
 
 Case = Callable[[Random], dict[str, Any]]
 _IDLE_EVERY = 5
-"""Of so many disturbances one finds a server that has nothing to do."""
+"""Every fifth disturbance of a kind meets a server without requests."""
 
 
 class Cases:
