@@ -96,7 +96,7 @@ def _single(words: list[str]) -> Iterator[tuple[str, ...]]:
     """One after the other, without variables before them and what sends them to the background."""
     for part in re.split(r"\0&&\0", "\0".join(words)):
         found = [word for word in part.split("\0") if word != "&"]
-        while found and re.fullmatch(r"[A-Z_]+=.*", found[0]):
+        while found and re.fullmatch(r"[A-Z][A-Z0-9_]*=.*", found[0]):
             found.pop(0)
         if found:
             yield tuple(found)
@@ -243,6 +243,8 @@ def _mentioned() -> Iterator[tuple[str, str]]:
     """Commands within sentences: `ssd serve --engine vllm`."""
     for page in PAGES:
         prose = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+        if page.name == "upgrade.md":  # The first column has what earlier versions had: tests/test_upgrade.py
+            prose = re.sub(r"^\| [^|]*", "", prose, flags=re.MULTILINE)
         for said in re.findall(r"`ssd ([a-z][^`]*)`", prose):
             yield page.name, " ".join(said.split())
 

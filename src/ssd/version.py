@@ -1,6 +1,6 @@
 """The one place that knows the version, and the name under which pip finds this package."""
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 DISTRIBUTION = "ssd-llm"
 """Not `ssd`: that name on PyPI is another project's."""
 
