@@ -31,6 +31,13 @@ FAULTS = [
         f"{_SOURCES}::test_answers_that_name_a_part_of_the_drafts_move_nothing",
     ),
     Fault(
+        "a draft closes sequences of another",
+        f"{DRAFT}/client/router.py",
+        "session is None or session.replica is not replica or",
+        "session is None or session.replica is None or",
+        f"{_POOL}::test_a_draft_closes_no_sequence_of_another",
+    ),
+    Fault(
         "a text is sent to a draft that cannot read it",
         f"{DRAFT}/client/router.py",
         "if len(self.tokens) + 2 > replica.max_model_len:",

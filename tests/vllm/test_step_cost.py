@@ -24,6 +24,12 @@ from tests.vllm.v2_step import Shape, StandInTarget
 BATCH, LOOKAHEAD, STEPS = 8, 4, 12
 
 
+@pytest.fixture(autouse=True)
+def without_events(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The stand-in device has no events: its work has ended at once."""
+    monkeypatch.setattr(runner_v2, "end_of_work", lambda device: lambda: True)
+
+
 class Run:
     """Steps with live frames of a draft; the device's counts of each, once requests are drafted for."""
 

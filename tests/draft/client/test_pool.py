@@ -15,6 +15,8 @@ from ssd.draft.protocol.messages import (
     AnyMessage,
     Close,
     Hello,
+    OfferOpen,
+    Open,
     Outcome,
     Resync,
     Sampling,
@@ -437,6 +439,22 @@ def test_refusal_and_loss_are_the_lines_where_they_are_everyones(pool: Pool) -> 
     pool.tend()
     assert line.last_loss == "it ended"
     assert line.refusal == ""
+
+
+def test_a_draft_closes_no_sequence_of_another(pool: Pool) -> None:
+    """A faulty draft may name any sequence and any epoch; the one that has it would keep it for ever."""
+    pool.follow(*TEXTS)
+    homes = {name: pool.home(name) for name in TEXTS}
+    theirs = pool.drafts["two"].link.heard
+    opened = [each for each in theirs if isinstance(each, Open)]
+    assert opened
+    for each in opened:
+        pool.drafts["one"].says(Close(each.seq, each.epoch, "not mine", may_return=False))
+        pool.drafts["one"].says(OfferOpen(each.seq, each.epoch))
+    num_heard = len(theirs)
+    pool.tend()
+    assert {name: pool.home(name) for name in TEXTS} == homes
+    assert len(theirs) == num_heard
 
 
 def test_a_pause_concerns_all(pool: Pool) -> None:

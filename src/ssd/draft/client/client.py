@@ -315,11 +315,11 @@ class DraftClient:
                 replica.note_nodes(message.columns())
                 self._mirrors.take(message)
             case OfferOpen():
-                session = self._router.current(message.seq, message.epoch)
+                session = self._router.current(replica, message.seq, message.epoch)
                 if session is not None:
                     self._router.offered(session)
             case Resync():
-                session = self._router.current(message.seq, message.epoch)
+                session = self._router.current(replica, message.seq, message.epoch)
                 # Bounded, because a faulty draft may ask again and again, and each answer is the whole text.
                 if session is None or not session.is_open:
                     return
@@ -327,7 +327,7 @@ class DraftClient:
                     self.stats.num_resyncs += 1
                     self._router.open(session)
             case Close():
-                session = self._router.current(message.seq, message.epoch)
+                session = self._router.current(replica, message.seq, message.epoch)
                 if session is not None:
                     self._router.declined_by(replica, session, message)
 

@@ -203,11 +203,13 @@ class SessionRouter:
         self.is_paused = False
         self.open_all()
 
-    def current(self, seq: int, epoch: int) -> ClientSession | None:
-        """The session, if its epoch is this one: messages of older epochs are ignored."""
+    def current(self, replica: Replica, seq: int, epoch: int) -> ClientSession | None:
+        """The session, if it is open with this draft and in this epoch. Else its messages are ignored: they
+        are old, or name another draft's sequence."""
         session = self._by_seq.get(seq)
-        is_current = session is not None and session.replica is not None and self._mirrors.epoch[seq] == epoch
-        return session if is_current else None
+        if session is None or session.replica is not replica or self._mirrors.epoch[seq] != epoch:
+            return None
+        return session
 
     def open_all(self) -> None:
         for session in self:
