@@ -88,7 +88,8 @@ def test_every_job_ends_and_has_no_more_rights_than_it_needs() -> None:
     for path in WORKFLOWS:
         assert read(path)["permissions"] == {"contents": "read"}
     assert {name: job["permissions"] for name, job in jobs().items() if "permissions" in job} == {
-        "publish": {"id-token": "write"}
+        "publish": {"id-token": "write"},
+        "announce": {"contents": "write"},
     }
     assert all("timeout-minutes" in job for job in jobs().values())
     assert not any("secrets." in path.read_text() for path in WORKFLOWS), "trusted publishing needs no secret"
@@ -110,7 +111,12 @@ def test_publishing_runs_nothing_but_what_was_built_and_checked() -> None:
         "actions/download-artifact",
         "pypa/gh-action-pypi-publish",
     ]
-    assert any("wheel_contents.py" in step.get("run", "") for step in jobs()["build"]["steps"])
+    built = [step["run"].split()[0] for step in jobs()["build"]["steps"] if "run" in step]
+    assert built[-1] == ".ci/release"
+    script = (ROOT / ".ci/release").read_text()
+    checks = ("wheel_contents.py", "twine", "release_notes.py", "sbom_contents.py")
+    assert [each for each in checks if each not in script] == []
+    assert jobs()["announce"]["needs"] == "publish"
 
 
 def test_the_citation_is_of_this_version_and_its_day() -> None:
