@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -127,6 +128,35 @@ def test_targets_look_for_drafts_where_they_are() -> None:
     draft = next(each for each in of_kind("Deployment") if each["metadata"]["name"] == "ssd-draft")
     labels = draft["spec"]["template"]["metadata"]["labels"]
     assert service["spec"]["selector"].items() <= labels.items()
+
+
+def test_targets_are_started_as_our_own_command_starts_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By `ssd serve --print-commands` for GPUs, where vLLM chooses its V2 runner."""
+    target = container("ssd-target")
+    assert not any(each["name"] == "VLLM_USE_V2_MODEL_RUNNER" for each in target["env"])
+    monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", "1")
+    draft = json.loads(argument("ssd-target", "--additional-config"))["ssd"]
+    given = {
+        "--draft": draft["draft"],
+        "--draft-keys": draft["draft_keys"],
+        "--draft-timeout": draft["draft_timeout"],
+        "--host": argument("ssd-target", "--host"),
+        "--drain-seconds": argument("ssd-target", "--shutdown-timeout"),
+        "--tensor-parallel-size": argument("ssd-target", "--tensor-parallel-size"),
+    }
+    words = [str(word) for pair in given.items() for word in pair]
+    ran = CliRunner().invoke(
+        app, ["serve", target["args"][0], *words, "--engine", "vllm", "--print-commands"]
+    )
+    assert ran.exit_code == 0, ran.output
+    printed = shlex.split(ran.output[ran.output.index("vllm serve") :].replace("\\\n", " "))
+    said = dict(zip(printed[3::2], printed[4::2], strict=True))
+    assert printed[2] == target["args"][0]
+    assert said.pop("--port") == str(target["ports"][0]["containerPort"])
+    assert len(said) > 5
+    for flag, value in said.items():
+        mine = argument("ssd-target", flag)
+        assert (json.loads(mine) == json.loads(value)) if value.startswith("{") else mine == value, flag
 
 
 def pod(name: str) -> dict[str, Any]:
