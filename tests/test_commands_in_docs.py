@@ -22,6 +22,7 @@ from typer.core import TyperCommand
 from typer.testing import CliRunner
 
 from ssd.cli.main import app
+from ssd.integrations.vllm import arguments
 from ssd.server.schemas import ChatCompletionRequest
 from tests.tiny import write_checkpoint
 
@@ -226,17 +227,21 @@ def test_what_curl_sends_is_a_request() -> None:
         ChatCompletionRequest.model_validate(json.loads(body))
 
 
-def test_what_vllm_is_told_names_classes_that_exist() -> None:
+def test_what_vllm_is_told_is_what_our_own_command_tells_it() -> None:
+    """On a GPU, where vLLM chooses its V2 runner."""
     (command,) = [each for _, each in ALL if each.program == "vllm" and each.words[1] == "serve"]
     told = dict(zip(command.words[3::2], command.words[4::2], strict=True))
-    classes = [told["--worker-cls"], json.loads(told["--speculative-config"])["model"]]
-    for name in classes:
-        module, _, kind = name.rpartition(".")
-        found = find_spec(module)
-        assert found is not None
-        assert found.origin is not None
-        assert re.search(rf"^class {kind}\b", Path(found.origin).read_text(), re.MULTILINE)
-    assert json.loads(told["--additional-config"])["ssd"]["draft"].startswith("ipc://")
+    expected = arguments("ipc:///run/ssd/draft.sock", runner="v2")
+    assert told.pop("--worker-cls") == expected["worker_cls"]
+    assert {flag: json.loads(said) for flag, said in told.items()} == {
+        "--speculative-config": expected["speculative_config"],
+        "--additional-config": expected["additional_config"],
+    }
+    module, _, kind = expected["worker_cls"].rpartition(".")
+    found = find_spec(module)
+    assert found is not None
+    assert found.origin is not None
+    assert re.search(rf"^class {kind}\b", Path(found.origin).read_text(), re.MULTILINE)
 
 
 def _mentioned() -> Iterator[tuple[str, str]]:
