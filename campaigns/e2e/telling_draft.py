@@ -18,14 +18,14 @@ def main() -> None:
     names, every, *words = sys.argv[1:]
     run = DraftServer.run
 
-    def run_and_tell(service: DraftServer, is_over: Callable[[], bool]) -> None:
+    def run_and_tell(service: DraftServer, is_over: Callable[[], bool], drains: Callable[[], bool]) -> None:
         teller = Teller(service._scheduler, names.split(","), float(every))
 
         def told_and_over() -> bool:
             teller.note()
             return is_over()
 
-        run(service, told_and_over)
+        run(service, told_and_over, drains)
 
     with patch.object(DraftServer, "run", run_and_tell):
         app(words)
