@@ -5,7 +5,8 @@
 
 The terminal's picture is a recording of `ssd generate --explain`: the program runs in a pseudo-terminal, and
 what it writes is drawn with the times at which it wrote it (`recorded_svg.py`). The web chat is a real
-server, asked by clicking an example, in light and dark. Everything is real output; nothing is drawn by hand.
+server: its first view in light and dark, and an answer to an example that is clicked. Everything is real
+output; nothing is drawn by hand.
 """
 
 import contextlib
@@ -105,8 +106,9 @@ def draw_web_chat(model: str, draft: str, max_tokens: int) -> None:
             page.goto(url)
             page.wait_for_function("document.querySelector('#how').textContent")
             page.screenshot(path=PICTURES / f"web-first-{scheme}.png")
-            _ask(page, max_tokens)
-            page.screenshot(path=PICTURES / f"web-chat-{scheme}.png")
+            if scheme == "light":
+                _ask(page, max_tokens)
+                page.screenshot(path=PICTURES / "web-chat-light.png")
             page.close()
         browser.close()
 

@@ -61,3 +61,9 @@ def test_readme_is_short() -> None:
     readme = (ROOT / "README.md").read_text().splitlines()
     assert len(readme) <= 130
     assert [line for line in readme if len(line) > 100] == []
+
+
+def test_every_picture_is_on_a_page() -> None:
+    text = "".join((ROOT / page).read_text() for page in PAGES)
+    pictures = {path.name for path in (ROOT / "docs/pictures").iterdir()}
+    assert {name for name in pictures if f"pictures/{name}" not in text} == set()
