@@ -16,17 +16,22 @@ ROOT = Path(__file__).parent.parent
 def needed() -> set[str]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     said = [*project["dependencies"], *project["optional-dependencies"]["server"]]
-    return {re.split(r"[^\w.-]", each)[0].lower() for each in said}
+    return {normal(re.split(r"[^\w.-]", each)[0]) for each in said}
+
+
+def normal(name: str) -> str:
+    """As package indexes compare names: prompt_toolkit is prompt-toolkit."""
+    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def faults(text: str, version: str) -> list[str]:
     bom = json.loads(text)
-    versions = {each["name"].lower(): each.get("version") for each in bom.get("components", [])}
+    versions = {normal(each["name"]): each.get("version") for each in bom.get("components", [])}
     ours = bom.get("metadata", {}).get("component", {})
     return [
         *([] if bom.get("bomFormat") == "CycloneDX" else ["it is no SBOM of CycloneDX"]),
         *([] if ours.get("name") == "ssd-llm" else ["its main component is not ssd-llm"]),
-        *([] if version in (ours.get("version"), versions.get("ssd-llm")) else [f"{version} is not in it"]),
+        *([] if ours.get("version") == version else [f"its main component is not {version}"]),
         *(f"{name} is missing" for name in sorted(needed()) if not versions.get(name)),
     ]
 
