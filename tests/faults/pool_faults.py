@@ -38,6 +38,13 @@ FAULTS = [
         f"{_POOL}::test_a_draft_closes_no_sequence_of_another",
     ),
     Fault(
+        "a draft sends nodes for sequences of another",
+        f"{DRAFT}/client/mirrors.py",
+        " & (self.draft[seqs] == draft)",
+        "",
+        f"{_POOL}::test_a_draft_sends_no_nodes_for_a_sequence_of_another",
+    ),
+    Fault(
         "a text is sent to a draft that cannot read it",
         f"{DRAFT}/client/router.py",
         "if len(self.tokens) + 2 > replica.max_model_len:",

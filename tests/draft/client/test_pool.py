@@ -15,12 +15,14 @@ from ssd.draft.protocol.messages import (
     AnyMessage,
     Close,
     Hello,
+    Nodes,
     OfferOpen,
     Open,
     Outcome,
     Resync,
     Sampling,
     Stats,
+    TreePart,
     unpack_ints,
 )
 from tests.draft.client.test_reconnect import HELLO, Link, Source
@@ -455,6 +457,17 @@ def test_a_draft_closes_no_sequence_of_another(pool: Pool) -> None:
     pool.tend()
     assert {name: pool.home(name) for name in TEXTS} == homes
     assert len(theirs) == num_heard
+
+
+def test_a_draft_sends_no_nodes_for_a_sequence_of_another(pool: Pool) -> None:
+    pool.follow(*TEXTS)
+    opened = [each for each in pool.drafts["two"].link.heard if isinstance(each, Open)]
+    assert opened
+    whole = ([3, 4], [0, 3], [9, 10], [-0.1, -0.1])
+    lies = [TreePart(each.seq, each.epoch, 1, 0, 0, 3, *whole, full=True) for each in opened]
+    pool.drafts["one"].says(Nodes.of(lies))
+    pool.tend()
+    assert all(pool.knows(key) for key in TEXTS)
 
 
 def test_a_pause_concerns_all(pool: Pool) -> None:

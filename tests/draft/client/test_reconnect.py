@@ -299,7 +299,7 @@ def test_what_cannot_be_taken_in_costs_a_line(
 ) -> None:
     until(lambda: client.is_ready)
 
-    def fail(_: object) -> None:
+    def fail(_: object, **_of: int) -> None:
         raise IndexError("nobody thought of this")
 
     monkeypatch.setattr(client._mirrors, "take", fail)

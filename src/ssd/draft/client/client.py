@@ -313,7 +313,7 @@ class DraftClient:
             case Nodes():
                 self.stats.num_frames += 1
                 replica.note_nodes(message.columns())
-                self._mirrors.take(message)
+                self._mirrors.take(message, draft=replica.number)
             case OfferOpen():
                 session = self._router.current(replica, message.seq, message.epoch)
                 if session is not None:

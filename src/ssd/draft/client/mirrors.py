@@ -67,6 +67,7 @@ _HIT, _LATE, _UNKNOWN, _UNHEARD = range(len(_BY_CODE))
 
 _SEQ_COLUMNS = {
     "epoch": (np.int64, 0),  # 0: no mirror
+    "draft": (np.int64, 0),  # whose tree it is
     "n": (np.int64, 0),  # outcomes so far
     "num_frames": (np.int64, 0),  # frames taken, and so the number of the one that is due
     "length": (np.int64, 0),  # tokens of the text
@@ -88,6 +89,7 @@ _NODE_COLUMNS = {
 
 class Mirrors:
     epoch: Longs
+    draft: Longs
     n: Longs
     num_frames: Longs
     length: Longs
@@ -125,13 +127,13 @@ class Mirrors:
         changes, self._changes = self._changes, []
         return np.concatenate(changes)
 
-    def open(self, seq: int, epoch: int, length: int) -> None:
-        """A tree begins at the end of a text of `length` tokens."""
+    def open(self, seq: int, epoch: int, length: int, *, draft: int = 0) -> None:
+        """A tree begins at the end of a text of `length` tokens. Only this draft may send its nodes."""
         while seq >= len(self.epoch):
             self._make_room(max(8, len(self.epoch)))
         for name, (_kind, value) in _SEQ_COLUMNS.items():
             getattr(self, name)[seq] = value
-        self.epoch[seq], self.length[seq] = epoch, length
+        self.epoch[seq], self.draft[seq], self.length[seq] = epoch, draft, length
         self._forget_nodes(seq)
 
     def close(self, seq: int) -> None:
@@ -139,10 +141,10 @@ class Mirrors:
             self.epoch[seq] = 0
             self._drawn.pop(seq, None)
 
-    def take(self, message: Nodes) -> None:
-        """Takes a frame in, or drops it. No frame can change the tokens of the text."""
+    def take(self, message: Nodes, *, draft: int = 0) -> None:
+        """Takes a draft's frame in, or drops it. No frame can change the tokens of the text."""
         part = SaidNodes(message.columns(), message.node_columns(), unpack_floats(message.logprobs))
-        part = part.of(self._due(part.heads))
+        part = part.of(self._due(part.heads, draft))
         seqs = part.heads.seq
         if not len(seqs):
             return
@@ -326,14 +328,14 @@ class Mirrors:
         found: NDArray[np.integer] = self.counts[place] * (self.ids[place] == nodes)
         return found
 
-    def _due(self, heads: NodesHeads) -> Bools:
+    def _due(self, heads: NodesHeads, draft: int) -> Bools:
         """Which sequences to take in. One whose previous frame is missing goes out of sync instead."""
         inside = heads.seq < len(self.epoch)
         seqs = np.where(inside, heads.seq, 0) if len(self.epoch) else heads.seq[:0]
         if not len(seqs):
             return np.zeros(len(heads.seq), np.bool_)
         due = inside & (self.epoch[seqs] == heads.epoch) & (heads.number >= self.num_frames[seqs])
-        due &= heads.n <= self.n[seqs]
+        due &= (heads.n <= self.n[seqs]) & (self.draft[seqs] == draft)
         gap = due & ((heads.number > self.num_frames[seqs]) | self.is_out_of_sync[seqs]) & (heads.full == 0)
         if gap.any():
             self.is_out_of_sync[seqs[gap]] = True

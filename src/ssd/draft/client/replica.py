@@ -7,6 +7,7 @@ over all drafts, for metrics. Which sequences a draft has, and when it is read, 
 the pool (router.py, pool.py).
 """
 
+import itertools
 import logging
 import random
 from collections.abc import Callable, Sequence
@@ -45,6 +46,8 @@ ever be opened with the draft again. Not sooner, because rounds may be slow."""
 _SECONDS_BETWEEN_MOVES = 0.25
 """Sessions leave a late draft one at a time: a few fewer may be enough."""
 
+_NUMBERS = itertools.count(1)
+
 
 class Replica:
     def __init__(
@@ -58,6 +61,8 @@ class Replica:
     ) -> None:
         """`draw`: the next random number from 0 to 1, for the time until a lost draft is tried again."""
         self.source, self.connection = source, connection
+        self.number = next(_NUMBERS)
+        """No other draft of this process has it."""
         self.is_on_trial = is_on_trial
         """It replaces the earlier drafts as soon as it is ready."""
         self._clock = clock

@@ -372,7 +372,7 @@ class SessionRouter:
     def _open_with(self, session: ClientSession, replica: Replica) -> None:
         length, is_new = len(session.tokens), session.replica is None
         epoch = int(self._mirrors.epoch[session.seq]) if session.is_offered else self._next_epoch()
-        self._mirrors.open(session.seq, epoch, length)
+        self._mirrors.open(session.seq, epoch, length, draft=replica.number)
         asks, surely_fits = is_new and length > _ASKS_FROM, replica.announces_room(length)
         if is_new:
             replica.note_opened(length)
