@@ -41,7 +41,7 @@ def parser() -> argparse.ArgumentParser:
         prog="python -m benchmarks.peers", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     add = made.add_argument
-    add("model", metavar="MODEL", help="a folder with safetensors")
+    add("model", metavar="MODEL", help="a folder with safetensors, or a GGUF file for ssd and llamacpp")
     add("--draft", help="a small one of the same tokenizer")
     add("--run", type=Path, metavar="DIR", help="where it is kept; started again, a run goes on")
     add("--setup-help", action="store_true", help="show the commands that make the peers, and end")
@@ -59,7 +59,10 @@ def parser() -> argparse.ArgumentParser:
     add("--converted", type=Path, metavar="DIR", help="models in peers' forms; else beside the models")
 
     add = made.add_argument_group("what is measured").add_argument
-    for_ours = "of this engine; ar,ssd,ssd+int8, without a draft ar+allcores; none: it takes no part"
+    for_ours = (
+        "of this engine; ar,ssd,ssd+int8, without a draft ar+allcores; none: it takes no part;\n"
+        "with +targetint8 the target is in int8"
+    )
     add("--ssd-cases", type=_split, metavar="CASES", help=for_ours)
     for_theirs = "plain, plain+targetcores, draftK (K tokens ahead), draft (its own K), ssdK (our draft)"
     add("--peer-cases", type=_split, default=["plain", "draft", "draft4"], metavar="CASES", help=for_theirs)

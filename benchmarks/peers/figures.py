@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from benchmarks.peers.cases import has_our_draft
+from benchmarks.peers.cases import has_our_draft, own_case
 from benchmarks.peers.records import PeerRecord
 from benchmarks.peers.registry import SSD
 from ssd.bench.cases import parse_case
@@ -279,9 +279,11 @@ def first_difference(one: Sequence[int], other: Sequence[int]) -> int | None:
 
 
 def has_same_draft(case: str) -> bool:
-    """Whether this engine's draft has all of its weights, in the model's precision, as peers' drafts do."""
-    parsed = parse_case(case)
-    return parsed.draft_precision in (None, "model") and parsed.draft_head is None
+    """Whether this engine's models have all of their weights, in the model's precision, as peers' do."""
+    own, target_precision = own_case(case)
+    parsed = parse_case(own)
+    same_draft = parsed.draft_precision in (None, "model") and parsed.draft_head is None
+    return same_draft and target_precision == "model"
 
 
 def mean_of_medians(groups: Sequence[Sequence[float]], *, among: int = 1) -> Estimate:

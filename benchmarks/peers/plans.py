@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.peers.cases import has_our_draft, is_on_target_cores, is_plain
+from benchmarks.peers.cases import has_our_draft, is_on_target_cores, is_plain, own_case
 from benchmarks.peers.process import WorkerPlan
 from benchmarks.peers.records import PeersSettings
-from benchmarks.peers.registry import SSD, Peer, converted, endpoint, peer_named, setup_commands
+from benchmarks.peers.registry import SSD, Peer, converted, endpoint, is_gguf, peer_named, setup_commands
 from benchmarks.peers.waves import expected_bytes
 from ssd.config import DraftConfig
 from ssd.engine.drafting import draft_arguments
@@ -57,7 +57,10 @@ def plan_workers(
 def _why_absent(peer: Peer, settings: PeersSettings, places: Places) -> str | None:
     if peer.name in places.urls:
         return None
-    if peer.dtypes and settings.dtype not in peer.dtypes:
+    as_stored = is_gguf(settings.model)
+    if as_stored and not peer.opens_gguf:
+        return "it needs the model's folder, and this run is of a GGUF file"
+    if peer.dtypes and settings.dtype not in peer.dtypes and not as_stored:
         return f"it is run in {' or '.join(peer.dtypes)} only, and --dtype is {settings.dtype}"
     if not _cases_of(peer, settings):
         return "it has no length of drafts of its own: name one with --peer-cases, such as draft4"
@@ -109,7 +112,8 @@ def _cases_of(peer: Peer, settings: PeersSettings) -> list[str]:
     if not peer.takes_our_draft:
         cases = [case for case in cases if not has_our_draft(case)]
     # One process for all cases is on one set of cores.
-    return [case for case in cases if not (peer.shares_weights and is_on_target_cores(case))]
+    is_on_one_set = peer.shares_weights and not peer.starts_each_case
+    return [case for case in cases if not (is_on_one_set and is_on_target_cores(case))]
 
 
 def _plan(
@@ -119,12 +123,13 @@ def _plan(
     target = converted(peer, settings.model, places.converted)
     draft = converted(peer, str(settings.draft), places.converted) if drafts else None
     is_ours, is_remote = peer.name == SSD, peer.name in places.urls
-    on_target_cores = not is_ours and is_on_target_cores(cases[0])
+    on_target_cores = not peer.shares_weights and is_on_target_cores(cases[0])
     all_cores = [*settings.target_cores, *([] if on_target_cores else settings.draft_cores)]
     job: dict[str, Any] = {
         "model": str(target),
         "draft": None if draft is None else str(draft),
         "cases": list(cases),
+        "own_cases": {case: own_case(case) for case in cases} if is_ours else {},
         # This engine moves its two halves to their cores by itself.
         "cores": [] if is_ours or is_remote else all_cores,
         "target_cores": list(settings.target_cores),
@@ -132,6 +137,7 @@ def _plan(
         "draft_command": [],
         "compiles": settings.compiles,
         "dtype": settings.dtype,
+        "is_as_stored": is_gguf(settings.model),
         "max_model_len": max_model_len,
         "packages": list(peer.packages),
         "program": places.programs.get(peer.name),
@@ -142,7 +148,7 @@ def _plan(
     if not is_ours and has_our_draft(cases[0]):
         job["draft_command"] = _draft_command(settings, places)
     python = places.pythons.get(peer.name, places.pythons[SSD])
-    num_bytes = 0 if is_remote else expected_bytes(peer, target, draft, settings.dtype)
+    num_bytes = 0 if is_remote else expected_bytes(peer, cases, target, draft, settings.dtype)
     return WorkerPlan(peer=peer, cases=cases, python=python, job=job, num_bytes=num_bytes)
 
 

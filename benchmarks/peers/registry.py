@@ -14,6 +14,7 @@ from ssd.version import DISTRIBUTION
 Form = Literal["folder", "openvino", "gguf", "none"]
 """What weights a peer reads: the model's own folder, or a conversion of it, or none of ours."""
 SSD = "ssd"
+GGUF = ".gguf"
 _OFFLINE = ("HF_HUB_OFFLINE=1", "TRANSFORMERS_OFFLINE=1", "DO_NOT_TRACK=1")
 
 
@@ -32,6 +33,10 @@ class Peer:
     """Whether one process serves all cases with one copy of the target."""
     copies: float = 1.0
     """Of the weights that a process holds: some keep the packed ones beside those they read."""
+    starts_each_case: bool = False
+    """Whether its worker starts a program for each case, which may have cores of its own."""
+    opens_gguf: bool = False
+    """Whether a GGUF file is run as it is. Others need the folder that it was made from."""
     setup: tuple[str, ...] = ()
     """Commands that make its interpreter; {venv} is the folder."""
     convert: str = ""
@@ -62,6 +67,7 @@ _PEERS = (
         module="ssd",
         form="folder",
         shares_weights=True,
+        opens_gguf=True,
         # A draft that gives no sign of life for long is taken for dead; and it rests by itself.
         is_stopped_while_idle=False,
     ),
@@ -115,7 +121,9 @@ _PEERS = (
         module="xllamacpp",
         form="gguf",
         shares_weights=True,
-        # So are the files that it reads, and its KV cache is told to be.
+        starts_each_case=True,
+        opens_gguf=True,
+        # So are the files that are converted for it, and its KV cache is told to be.
         dtypes=("bfloat16",),
         setup=(
             "python3 -m venv {venv}",
@@ -160,12 +168,16 @@ def peer_named(name: str) -> Peer:
     return PEERS[name]
 
 
+def is_gguf(model: str) -> bool:
+    return model.endswith(GGUF)
+
+
 def converted(peer: Peer, model: str, folder: Path | None) -> Path:
     """Where the form of a model that the peer reads is expected: beside the model, or in the folder."""
     source = Path(model)
-    if peer.form in ("folder", "none"):
+    if peer.form in ("folder", "none") or is_gguf(model):
         return source
-    suffix = "-openvino" if peer.form == "openvino" else ".bf16.gguf"
+    suffix = "-openvino" if peer.form == "openvino" else f".bf16{GGUF}"
     return (folder or source.parent) / f"{source.name}{suffix}"
 
 
@@ -184,7 +196,8 @@ def setup_commands(peer: Peer, model: str, draft: str | None, folder: Path | Non
     """What to type so that the peer is there."""
     venv = f"venvs/{peer.name}"
     commands = [line.format(venv=venv) for line in peer.setup]
-    for source in filter(None, (model, draft) if peer.convert else ()):
+    sources = [each for each in (model, draft) if each and not is_gguf(each)]
+    for source in sources if peer.convert else ():
         target = converted(peer, source, folder)
         commands.append(peer.convert.format(venv=venv, source=source, converted=target))
     return commands

@@ -8,8 +8,12 @@ the engines with our draft inside them are those that are measured again.
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks.peers.cases import own_case
 from benchmarks.peers.process import WorkerPlan
-from benchmarks.peers.registry import SSD, Peer
+from benchmarks.peers.registry import SSD, Peer, is_gguf
+from ssd.bench.cases import parse_case
+from ssd.config import Precision, RunnerConfig
+from ssd.runtime.memory_needs import memory_needs
 
 _OF_ITS_OWN = 1 << 30
 """A runtime, its buffers and its KV cache, whatever the model."""
@@ -23,11 +27,31 @@ def weights_of(path: Path) -> int:
     return sum(each.stat().st_size for each in path.glob("*") if each.suffix in suffixes)
 
 
-def expected_bytes(peer: Peer, target: Path, draft: Path | None, dtype: str) -> int:
+def expected_bytes(peer: Peer, cases: Sequence[str], target: Path, draft: Path | None, dtype: str) -> int:
+    if is_gguf(str(target)) and peer.name == SSD:
+        return _OF_ITS_OWN + _unpacked_bytes(cases, target, draft, dtype)
     weights = weights_of(target) + (weights_of(draft) if draft is not None else 0)
     # Nearly every folder holds 16 bits a weight.
     growth = 2 if dtype == "float32" and peer.form == "folder" else 1
-    return _OF_ITS_OWN + int(peer.copies * growth * weights)
+    # A program reorders four-bit weights into memory of its own; others it only maps.
+    copies = len(cases) if is_gguf(str(target)) and peer.starts_each_case else peer.copies
+    return _OF_ITS_OWN + int(copies * growth * weights)
+
+
+def _unpacked_bytes(cases: Sequence[str], target: Path, draft: Path | None, dtype: str) -> int:
+    """Of this engine: a target for each of its precisions, and a draft for each case that has one."""
+    own_cases = [own_case(case) for case in cases]
+    runners = [_runner(target, dtype, precision) for precision in {each for _, each in own_cases}]
+    parsed = [parse_case(own) for own, _ in own_cases]
+    if draft is not None:
+        runners += [
+            _runner(draft, dtype, each.draft_precision or "model") for each in parsed if each.mode != "ar"
+        ]
+    return sum(memory_needs("", runner).weights for runner in runners)
+
+
+def _runner(model: Path, dtype: str, precision: Precision) -> RunnerConfig:
+    return RunnerConfig(model=str(model), device="cpu", dtype=dtype, precision=precision, kv_cache_bytes=0)  # type: ignore[arg-type]  # checked by the settings
 
 
 def always_there(plans: Sequence[WorkerPlan]) -> list[WorkerPlan]:

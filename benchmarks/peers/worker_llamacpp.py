@@ -1,14 +1,16 @@
 """llama.cpp's server: of the xllamacpp package, or a llama-server. Greedy, alone or with a draft model.
 
-Takes GGUF files. Depends on the standard library, and on xllamacpp where no program is named. Both speak
-HTTP, so one way of asking serves both. Each case has a server of its own, since how far a draft
-guesses is decided when it starts; they read the same files, so the system keeps the weights once.
+Takes GGUF files: converted to bfloat16, with a KV cache like that, or as they are, with llama.cpp's default.
+Depends on the standard library, and on xllamacpp where no program is named. Both speak HTTP, so one way of
+asking serves both. Each case has a server of its own, since how far a draft guesses is decided when it
+starts; they read the same files, so the system keeps mapped weights once.
 """
 
 import atexit
 import contextlib
 import http.client
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -18,6 +20,7 @@ from typing import Any
 
 def load(job: dict[str, Any]) -> Any:
     servers = {case: _Server(job, case) for case in job["cases"]}
+    _move_to(job["cores"])
 
     def generate(case: str, prompt: list[int], max_tokens: int, note: Any) -> dict[str, Any]:
         body = {
@@ -45,10 +48,18 @@ class _Server:
 
     def __init__(self, job: dict[str, Any], case: str) -> None:
         self.port = _free_port()
-        threads = max(1, len(job["cores"]))
+        cores = job["target_cores"] if case.endswith("+targetcores") else job["cores"]
+        _move_to(cores)
+        threads = max(1, len(cores))
         start = _start_program if job["program"] else _start_package
         self._running = start(job, self.port, case, threads)
         _await(self.port, self._running)
+
+
+def _move_to(cores: list[int]) -> None:
+    """What is started from now on is there too."""
+    if cores and hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, cores)
 
 
 def _events(port: int, body: dict[str, Any]) -> Any:
@@ -70,9 +81,9 @@ def _start_program(job: dict[str, Any], port: int, case: str, threads: int) -> A
     command = [
         job["program"], "--model", job["model"], "--host", "127.0.0.1", "--port", str(port),
         "--ctx-size", str(job["max_model_len"]), "--parallel", "1", "--threads", str(threads),
-        "--cache-type-k", "bf16", "--cache-type-v", "bf16",
+        *(() if job["is_as_stored"] else ("--cache-type-k", "bf16", "--cache-type-v", "bf16")),
     ]  # fmt: skip
-    if case != "plain":
+    if not case.startswith("plain"):
         lookahead = case.removeprefix("draft")
         command += [
             "--spec-type", "draft-simple", "--spec-draft-model", job["draft"],
@@ -92,9 +103,10 @@ def _start_package(job: dict[str, Any], port: int, case: str, threads: int) -> A
     params.model.path = job["model"]
     params.hostnames, params.port = ["127.0.0.1"], port
     params.n_ctx, params.n_parallel = job["max_model_len"], 1
-    params.cache_type_k = params.cache_type_v = xllamacpp.ggml_type.GGML_TYPE_BF16
+    if not job["is_as_stored"]:
+        params.cache_type_k = params.cache_type_v = xllamacpp.ggml_type.GGML_TYPE_BF16
     everyone = [params.cpuparams, params.cpuparams_batch]
-    if case != "plain":
+    if not case.startswith("plain"):
         kinds, draft = xllamacpp.common_speculative_type, params.speculative.draft
         params.speculative.types = [kinds.COMMON_SPECULATIVE_TYPE_DRAFT_SIMPLE]
         draft.mparams.path = job["draft"]

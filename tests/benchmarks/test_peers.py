@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from benchmarks.peers.cases import check_peer_cases
-from benchmarks.peers.figures import PeersFigures, first_difference, mean_of_medians
+from benchmarks.peers.figures import PeersFigures, first_difference, has_same_draft, mean_of_medians
 from benchmarks.peers.plans import Places, _plans_of, plan_workers
 from benchmarks.peers.process import WorkerPlan
 from benchmarks.peers.records import PeerRecord, PeersFolder, PeersManifest, PeersSettings
@@ -88,6 +88,41 @@ def test_our_draft_runs_inside_engines_that_take_it() -> None:
     assert others.cases == ["plain", "draft4"]
     (ours,) = _plans_of(PEERS["ssd"], settings, places, 128)
     assert (ours.job["cores"], ours.job["draft_command"]) == ([], [])
+
+
+def test_a_gguf_file_is_run_as_it_is(tmp_path: Path) -> None:
+    """By this engine and llama.cpp, in any number format of ours; others need the folder."""
+    files = [tmp_path / f"{name}.gguf" for name in ("target", "draft")]
+    for file in files:
+        file.touch()
+    target, draft = map(str, files)
+    settings = dataclasses.replace(
+        SETTINGS, model=target, draft=draft, dtype="float32", ssd_cases=[],
+        peers=["llamacpp", "transformers"], peer_cases=["plain", "plain+targetcores", "draft4"],
+    )  # fmt: skip
+    python = Path(sys.executable)
+    places = Places(
+        pythons=dict.fromkeys(("ssd", "llamacpp", "transformers"), python), programs={"llamacpp": "server"}
+    )
+    (found,), absent = plan_workers(settings, places, 128)
+    assert "it needs the model's folder" in absent["transformers"]
+    assert found.cases == ["plain", "plain+targetcores", "draft4"]
+    assert (found.job["model"], found.job["draft"]) == (target, draft)
+    assert (found.job["cores"], found.job["target_cores"]) == ([0, 1], [0])
+    assert found.job["is_as_stored"]
+    folder = dataclasses.replace(settings, model=str(tmp_path), draft=None, dtype="bfloat16")
+    assert "bf16.gguf is missing" in plan_workers(folder, places, 128)[1]["llamacpp"]
+
+
+def test_a_target_may_be_in_int8(tmp_path: Path) -> None:
+    settings = dataclasses.replace(SETTINGS, ssd_cases=["ar", "ssd+int8", "ssd+int8+targetint8"])
+    places = Places(pythons={"ssd": Path("python")})
+    (ours,) = _plans_of(PEERS["ssd"], settings, places, 128)
+    assert ours.job["own_cases"] == {
+        "ar": ("ar", "model"), "ssd+int8": ("ssd+int8", "model"),
+        "ssd+int8+targetint8": ("ssd+int8", "int8"),
+    }  # fmt: skip
+    assert [has_same_draft(case) for case in ("ar", "ssd", "ar+targetint8")] == [True, True, False]
 
 
 def test_cases_are_spelled_so() -> None:
