@@ -79,7 +79,7 @@ class Struck:
         self.model = str(write_checkpoint("medium", folder / "target"))
         common: dict[str, Any] = {"device": "cpu", "deterministic": True, "show_progress": False}
         self.plain = LLM(self.model, **common)
-        self.llm = LLM(self.model, mode="ssd", draft={"model": self.model, "timeout": 1.0}, **common)
+        self.llm = LLM(self.model, mode="ssd", draft={"model": self.model, "timeout": 3.0}, **common)
         decoder: Any = self.llm._engine.core._decoder
         decoder._runner = Slow(decoder._runner)
         self._expected: dict[int, list[Any]] = {}

@@ -64,11 +64,12 @@ WRONG = {
     # Addresses.
     "chat --url http://127.0.0.1:1": "is the server running there?",
     "serve m --engine ssd --port TAKEN": "choose another host or port",
+    "generate m -p hi --draft ipc:///d.sock --draft-timeout 2": "an idle draft speaks every 2 seconds: use 3",
     "draft --model m": "see ssd draft --help",
     "draft --model m --listen nothing": "use ipc:///path/to/socket or tcp://host:port",
     "draft --model m --listen tcp://127.0.0.1:5555": "make them with `ssd draft --make-keys FOLDER`",
     "draft --model m --listen ipc:///nowhere/d.sock": "name another place or port",
-    "generate m -p hi --draft ipc:///nowhere/d.sock --draft-timeout 1": "runs at that address",
+    "generate m -p hi --draft ipc:///nowhere/d.sock --draft-timeout 3": "runs at that address",
 }
 
 

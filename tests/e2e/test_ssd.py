@@ -175,7 +175,7 @@ def test_tcp_needs_keys_and_lets_only_their_holder_in(
         near = {"model": where, "keys": keys, "timeout": 60}
         with LLM(str(target), mode="ssd", draft=near, **COMMON) as llm:
             assert outputs(llm) == expected
-        strangers = {"model": where, "keys": strange, "timeout": 1.0}
+        strangers = {"model": where, "keys": strange, "timeout": 3.0}
         with pytest.raises(ValueError, match="the draft did not start"):
             LLM(str(target), mode="ssd", draft=strangers, **COMMON)
     finally:

@@ -34,8 +34,8 @@ def test_a_misspelt_key_is_named_with_its_neighbour() -> None:
         ({"coupled": "yes"}, "true or false"),
         ({"padded": 1}, "true or false"),
         ({"backup": "other"}, "use one of auto"),
-        ({"draft_timeout": 0}, "between 0.1 and 3600"),
-        ({"draft_timeout": True}, "between 0.1 and 3600"),
+        ({"draft_timeout": 2}, "speaks every 2 seconds: use 3 to 3600"),
+        ({"draft_timeout": True}, "use 3 to 3600"),
         ({"salt": ""}, "not empty"),
         ({"draft_keys": 5}, "path of a folder"),
     ],
@@ -51,7 +51,7 @@ def test_what_is_ours_must_be_an_object() -> None:
 
 
 def test_arguments_survive_json_and_say_the_same() -> None:
-    given = arguments("ipc:///run/d.sock", lookahead=3, padded=True, salt="s", draft_timeout=2.5)
+    given = arguments("ipc:///run/d.sock", lookahead=3, padded=True, salt="s", draft_timeout=3.5)
     assert given["worker_cls"] == WORKER
     assert given["speculative_config"] == {
         "method": "custom_class",
@@ -59,7 +59,7 @@ def test_arguments_survive_json_and_say_the_same() -> None:
         "num_speculative_tokens": 3,
     }
     read = Settings.from_additional_config(json.loads(json.dumps(given["additional_config"])))
-    assert read == Settings(draft="ipc:///run/d.sock", padded=True, salt="s", draft_timeout=2.5)
+    assert read == Settings(draft="ipc:///run/d.sock", padded=True, salt="s", draft_timeout=3.5)
 
 
 def test_without_a_draft_the_worker_is_the_same() -> None:

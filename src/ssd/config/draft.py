@@ -18,6 +18,10 @@ MAX_CHILDREN = 8
 _MAX_NAME = 256
 _PREFILL_CHUNK = 2048
 """Prompt tokens that a draft on a GPU reads at a time, at most."""
+LEAST_TIMEOUT = 3
+"""Seconds. An idle draft gives a sign of life every 2 s: shorter timeouts would end its connection again and
+again."""
+TIMEOUT_REMEDY = f"an idle draft speaks every 2 seconds: use {LEAST_TIMEOUT} to 3600, or leave it out for 10"
 _setting = partial(Setting, group="Drafting")
 
 
@@ -59,7 +63,13 @@ class DraftConfig:
     ] = None
     weights: Annotated[tuple[str, ...], _setting("Shares of tenants by name, such as alice=4,bob=2.")] = ()
     timeout: Annotated[
-        float, _setting("Idle timeout of the connection to a draft, in seconds.", least=0.1, most=3600)
+        float,
+        _setting(
+            "Idle timeout of the connection to a draft, in seconds.",
+            least=LEAST_TIMEOUT,
+            most=3600,
+            remedy=TIMEOUT_REMEDY,
+        ),
     ] = 10.0
     pool_size: Annotated[
         int, _setting("Drafts of a pool that a target uses at a time.", least=1, most=1000)

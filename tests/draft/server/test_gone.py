@@ -14,10 +14,13 @@ from pathlib import Path
 import pytest
 
 from benchmarks.ruled import RuledModel, hello, scheduler_of
+from ssd.config.draft import DraftConfig
+from ssd.config.schema import fields_of
 from ssd.draft.protocol.codec import encode
 from ssd.draft.protocol.messages import HEARTBEAT_SECONDS
 from ssd.draft.protocol.sockets import Keys, ZmqDraftSocket, make_keys
 from ssd.draft.server.server import DraftServer
+from ssd.integrations.vllm.settings import Settings
 from tests.draft.crowd import Crowd, Spoke
 
 _FOLLOWING = """
@@ -131,6 +134,12 @@ def test_sessions_of_who_is_killed_or_cut_off_are_gone_within_ten_seconds(hall: 
     [tenant] = {each.tenant for each in hall.scheduler._sessions.values()}
     assert tenant == "target well"
     relay.close()
+
+
+def test_no_setting_makes_a_target_leave_a_draft_that_is_idle() -> None:
+    """A draft that computes a step may be late with its sign of life."""
+    fields = fields_of(DraftConfig)["timeout"], fields_of(Settings)["draft_timeout"]
+    assert all((field.about.least or 0) >= HEARTBEAT_SECONDS + 1 for field in fields)
 
 
 def test_signs_of_life_are_spread_over_the_interval() -> None:

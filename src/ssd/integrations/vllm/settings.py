@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from ssd.config import Backup
+from ssd.config.draft import LEAST_TIMEOUT, TIMEOUT_REMEDY
 from ssd.config.schema import Setting, changed_settings, check, refuse_unknown
 
 KEY = "ssd"
@@ -26,7 +27,13 @@ class Settings:
     padded: Annotated[bool, Setting("Pad proposals to equal length, for CUDA graphs.")] = False
     backup: Annotated[Backup, Setting("What to draft with after a miss, as in our own engine.")] = "auto"
     draft_timeout: Annotated[
-        float, Setting("Idle timeout of the connection to a draft, in seconds.", least=0.1, most=3600)
+        float,
+        Setting(
+            "Idle timeout of the connection to a draft, in seconds.",
+            least=LEAST_TIMEOUT,
+            most=3600,
+            remedy=TIMEOUT_REMEDY,
+        ),
     ] = 10.0
     pool_size: Annotated[
         int, Setting("Drafts of a pool that this target uses at a time.", least=1, most=1000)
