@@ -198,6 +198,37 @@ def test_each_target_hears_whose_share_it_has_and_how_much_that_was() -> None:
     assert stats["d"].num_own_rows > 1.5 * stats["a"].num_own_rows
 
 
+@pytest.mark.parametrize(
+    ("names", "had", "expected"),
+    [
+        ("a", (0, 20, 20), {"a": 16}),
+        ("ab", (0, 0, 20), {"a": 8, "b": 8}),
+        ("ab", (0, 20, 20), {"a": 16, "b": 0}),
+        ("a", (0, 7, 20), {"a": 7}),
+        ("a", (0, 1, 1), {"a": 5}),
+    ],
+)
+def test_prompts_are_read_with_what_tenants_leave_that_owe_rows(
+    names: str, had: tuple[int, ...], expected: dict[str, int]
+) -> None:
+    """Of a chunk of 16 tokens; before, never more than 5."""
+    tenants = Tenants(3, {})
+    for row, name in enumerate("abc", start=1):
+        tenants.enter(row, name)
+    tenants.settle(np.array([0, *had]), np.array([0, *had]) + 1)
+    assert tenants.prompt_tokens(16, set(names)) == expected
+
+
+def test_a_tenant_that_only_reads_prompts_gets_its_rows() -> None:
+    crowd = Crowd(width=32, prefill_chunk=16)
+    crowd.add("reads", 4, prompt=800)
+    for name in ("one", "two"):
+        crowd.add(name, 8)
+    crowd.run(60)
+    # Before, 0.14: it read 5 of 16 tokens, and the others grew with what it was owed.
+    assert crowd.shares(20, 59)["reads"] == pytest.approx(1 / 3, rel=0.1)
+
+
 # Who gets in.
 
 

@@ -153,15 +153,20 @@ class Tenants:
         """Divides a step's `most` prompt tokens between the tenants `names`, which wait for prefill.
 
         Each gets its share among all tenants that want rows, and nothing while it owes rows to one of them.
+        What those that owe leave goes to the others, up to the rows that they are owed.
         """
         numbers = {name: self._numbers[name] for name in names}
         active = self._wants.copy()
         active[list(numbers.values())] = True
         if active.sum() < 2:
             return dict.fromkeys(names, most)
-        weights, owes = self.weight[active].sum(), self.used > 1 / self.weight[active].min()
+        owes = self.used > 1 / self.weight[active].min()
+        per_weight = most / self.weight[active].sum()
+        if (active & owes).any() and (active & ~owes).any():
+            least_owed = self.used[active & owes].min()
+            per_weight = max(per_weight, min(most / self.weight[active & ~owes].sum(), least_owed))
         return {
-            name: 0 if owes[number] else max(1, int(most * self.weight[number] / weights))
+            name: 0 if owes[number] else max(1, int(per_weight * self.weight[number]))
             for name, number in numbers.items()
         }
 
