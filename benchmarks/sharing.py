@@ -103,9 +103,9 @@ class Watch:
 
 
 def windows(
-    lines: Sequence[dict[str, Any]], seconds: float, names: Collection[str]
+    lines: Sequence[dict[str, Any]], seconds: float, names: Collection[str], *, beside: Collection[str] = ()
 ) -> Iterator[dict[str, int]]:
-    """Rows by tenant, of each window in which every tenant wanted more."""
+    """Rows by tenant, of each window in which each of `names` wanted more. `beside`: further tenants."""
     first = lines[0]
     for line in lines:
         if line["at"] - first["at"] < seconds:
@@ -113,7 +113,7 @@ def windows(
         turns = line["turns"] - first["turns"]
         wanting = [line["wanting"][name] - first["wanting"][name] for name in names]
         if min(wanting) >= _WANTING * turns:
-            yield {name: line["rows"][name] - first["rows"][name] for name in names}
+            yield {name: line["rows"][name] - first["rows"][name] for name in (*names, *beside)}
         first = line
 
 

@@ -1,12 +1,13 @@
-"""Two vLLM servers and one of ours on one pool of two drafts, which are killed, drained and upgraded.
+"""Two vLLM servers and one of ours on one pool of three drafts, which are killed, drained and upgraded.
 
     python -m campaigns.e2e.fleet --model SMOLLM2_FOLDER --minutes 10 --record docs/records/fleet.jsonl
 
 Each server is a tenant with a key and a weight of its own, and has clients that stream without a pause,
-one greedy, the next with a seed. Every text is compared with the one that the same server gave while
-there was no draft at all (ours: without one in its settings). Rows are counted by the drafts themselves, over
-windows in which every tenant would have had more. Ends with 1 if a text differs, a request was lost, a server
-had no hit, or a share is off by more than a tenth.
+one greedy, the next with a seed. A fourth tenant floods all drafts and lies to them (hostile_tenant.py).
+Every text is compared with the one that the same server gave while there was no draft at all (ours: without
+one in its settings). Rows are counted by the drafts themselves, over windows in which every server would have
+had more. Ends with 1 if a text differs, a request was lost, a server had no hit, a draft ended by itself, the
+servers' shares among themselves are off by more than a tenth, or the fourth tenant had more than its own.
 
 Needs vLLM beside this package; its model is a folder. The drafts have one core, the servers another: rows
 are nearly always wanted then. Guesses from a text's own words are off: a hit is a draft's.
@@ -33,10 +34,14 @@ from ssd.draft.protocol.sockets import make_keys, make_tenant_keys
 from tests.network.programs import Program
 from tests.server.process import ServerProcess, free_port, serving, until
 
-WEIGHTS = {"ours": 1, "vllm-one": 1, "vllm-two": 2}
-DRAFTS = ("first", "second")
+SERVERS = {"ours": 1, "vllm-one": 1, "vllm-two": 2}
+HOSTILE = "hostile"
+WEIGHTS = {**SERVERS, HOSTILE: 1}
+DRAFTS = ("first", "second", "third")
 MOST_OFF = 0.1
 _TELLS_EVERY = "0.5"
+_DRAIN_SECONDS = 10.0
+"""Until a draft that drains is ended, if it still has sequences of a server."""
 
 
 class Pool:
@@ -49,6 +54,8 @@ class Pool:
             make_tenant_keys(folder, tenant)
         self._addresses = {name: f"tcp://127.0.0.1:{free_port()}" for name in DRAFTS}
         self._running: dict[str, Program] = {}
+        self.fallen: set[str] = set()
+        """Drafts that ended by themselves, in words."""
         self.told: list[list[dict[str, Any]]] = []
 
     @property
@@ -73,10 +80,22 @@ class Pool:
         self.told.append(program.lines)
         program.until_it_speaks()
 
-    def strike(self, name: str, how: int) -> None:
-        process = self._running[name].process
-        process.send_signal(how)
-        process.wait(60)
+    def strike(self, name: str, how: str) -> None:
+        self.look()
+        program = self._running[name]
+        if how == "drained":
+            program.process.send_signal(signal.SIGUSR1)
+            ends = time.monotonic() + _DRAIN_SECONDS
+            while program.lines[-1]["sequences"].keys() & SERVERS.keys() and time.monotonic() < ends:
+                time.sleep(0.1)
+        program.process.send_signal(HOW[how])
+        program.process.wait(60)
+
+    def look(self) -> None:
+        for name, program in self._running.items():
+            code = program.process.poll()
+            if code is not None:
+                self.fallen.add(f"the draft {name}, process {program.process.pid}, ended with code {code}")
 
     def close(self) -> None:
         for program in self._running.values():
@@ -92,6 +111,17 @@ def started(place: Path, model: Path, pool: Pool, tenant: str, cores: str) -> It
         yield server
     finally:
         server.end()
+
+
+@contextmanager
+def flooding(pool: Pool, frames: float) -> Iterator[Program]:
+    words = ["campaigns.e2e.hostile_tenant", pool.addresses, "--keys", pool.keys_of(HOSTILE)]
+    program = Program(None, "", [*words, "--frames", str(frames)])
+    try:
+        program.until_it_speaks()
+        yield program
+    finally:
+        program.end()
 
 
 def our_settings(options: argparse.Namespace) -> dict[str, Any]:
@@ -112,7 +142,7 @@ def strike_on(pool: Pool, seconds: float, chance: random.Random, say: Callable[[
     while time.monotonic() < ends:
         time.sleep(chance.uniform(5.0, 25.0))
         name, how = chance.choice(DRAFTS), chance.choice([*HOW])
-        pool.strike(name, HOW[how])
+        pool.strike(name, how)
         time.sleep(chance.uniform(0.0, 3.0))
         pool.start(name, *(["--width", "8"] if how == "upgraded" else []))
         done[how] += 1
@@ -121,19 +151,25 @@ def strike_on(pool: Pool, seconds: float, chance: random.Random, say: Callable[[
 
 
 def shares_found(told: Sequence[Sequence[dict[str, Any]]], window: float) -> dict[str, Any]:
-    """Of each tenant, over all windows of all drafts; and how far off a single window was."""
-    found = [each for lines in told if lines for each in windows(lines, window, WEIGHTS)]
+    """Of the servers among themselves, over all windows of all drafts; how far off a single window was; and
+    of all rows the share of the hostile tenant."""
+    found = [each for lines in told if lines for each in windows(lines, window, SERVERS, beside=[HOSTILE])]
     if not found:
         return {"windows": 0}
     rows = {name: sum(each[name] for each in found) for name in WEIGHTS}
-    shares = shares_of(rows)
+    shares = among_servers(rows)
     return {
         "windows": len(found),
         "rows": rows,
         "shares": {name: round(share, 4) for name, share in shares.items()},
-        "off": round(worst([shares], WEIGHTS), 4),
-        "off_in_one_window": round(worst([shares_of(each) for each in found], WEIGHTS), 4),
+        "off": round(worst([shares], SERVERS), 4),
+        "off_in_one_window": round(worst([among_servers(each) for each in found], SERVERS), 4),
+        "hostile_share": round(shares_of(rows)[HOSTILE], 4),
     }
+
+
+def among_servers(rows: Mapping[str, int]) -> dict[str, float]:
+    return shares_of({name: rows[name] for name in SERVERS})
 
 
 def judged(
@@ -150,8 +186,12 @@ def judged(
 def wrong_shares(found: Mapping[str, Any]) -> Iterator[str]:
     if not found["windows"]:
         yield "at no time did every tenant want more"
-    elif found["off"] > MOST_OFF:
+        return
+    if found["off"] > MOST_OFF:
         yield f"a share is off by {found['off']:.0%}"
+    due = WEIGHTS[HOSTILE] / sum(WEIGHTS.values())
+    if not 0 < found["hostile_share"] <= due * (1 + MOST_OFF):
+        yield f"the hostile tenant had {found['hostile_share']:.0%} of all rows, and {due:.0%} are its share"
 
 
 def run(options: argparse.Namespace, folder: Path, say: Callable[[str], None]) -> dict[str, Any]:
@@ -164,7 +204,7 @@ def run(options: argparse.Namespace, folder: Path, say: Callable[[str], None]) -
         servers: dict[str, ServerProcess] = {}
         vllms = {
             name: stack.enter_context(started(folder, model, pool, name, options.cores))
-            for name in WEIGHTS
+            for name in SERVERS
             if name != "ours"
         }
         with serving(model, folder / "plain.log", **ours) as plain:
@@ -183,6 +223,7 @@ def run(options: argparse.Namespace, folder: Path, say: Callable[[str], None]) -
         for server in vllms.values():
             until(lambda server=server: has_draft(server), seconds=120)  # type: ignore[misc]
         say("all have drafts")
+        hostile = stack.enter_context(flooding(pool, options.frames))
         streams = {name: Streams(server, **asked) for name, server in servers.items()}
 
         def tell(words: str) -> None:
@@ -196,6 +237,9 @@ def run(options: argparse.Namespace, folder: Path, say: Callable[[str], None]) -
             seen = {name: each.stop() for name, each in streams.items()}
         hits = {name: server.counted("ssd_spec_hits_total") for name, server in servers.items()}
         rounds = {name: server.counted("ssd_rounds_total") for name, server in servers.items()}
+        pool.look()
+        if hostile.process.poll() is not None:
+            pool.fallen.add("the hostile tenant ended")
     found = shares_found(pool.told, options.window)
     return {
         "strikes": strikes,
@@ -204,7 +248,8 @@ def run(options: argparse.Namespace, folder: Path, say: Callable[[str], None]) -
         "hits": hits,
         "rounds": rounds,
         **found,
-        "wrong": [*judged(expected, seen, hits), *wrong_shares(found)],
+        "hostile": hostile.lines[-1],
+        "wrong": [*judged(expected, seen, hits), *wrong_shares(found), *pool.fallen],
     }
 
 
@@ -214,6 +259,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--tokens", type=int, default=48, help="of each text")
     parser.add_argument("--clients", type=int, default=3, help="of each server")
+    parser.add_argument("--frames", type=float, default=50.0, help="a second, from each of two hostile peers")
     parser.add_argument("--width", type=int, default=12, help="rows of a step of a draft")
     parser.add_argument("--window", type=float, default=10.0, help="seconds")
     parser.add_argument("--cores", default="0", help="of the servers")
@@ -232,7 +278,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="fleet-") as folder:
         found = run(options, Path(folder), say)
     if options.record is not None:
-        names = ("minutes", "tokens", "clients", "width", "window", "seed")
+        names = ("minutes", "tokens", "clients", "frames", "width", "window", "seed")
         settings = {name: getattr(options, name) for name in names}
         Record(options.record, {"model": options.model.name, "weights": WEIGHTS, **settings}).add(
             "fleet", found

@@ -27,32 +27,14 @@ _AT_ONCE = 40
 """Frames."""
 
 
-class Hostile:
-    def __init__(self, network: Network, chance: random.Random, address: str, seconds: float) -> None:
-        world = network.world
-        self._random, self._ends = chance, world.now + seconds
-        self._process = Process(world, f"hostile {chance.randrange(10**6)}")
-        self._socket = EngineEnd(network, self._process, address, KEY, is_hostile=True)
-        self._epoch = 0
-        self._send([Hello(PROTOCOL_VERSION, "a rule", VOCAB, "hostile", self._process.name, 0)])
-        self._process.after(_EVERY, self._flood)
+class Nonsense:
+    """Messages of all kinds about many sequences, of which hardly any make sense."""
 
-    def _flood(self) -> None:
-        process = self._process
-        if process.world.now >= self._ends:
-            process.end()
-            self._socket.close()
-            return
-        for _ in range(self._random.randint(1, _AT_ONCE)):
-            self._send(self._messages(), is_spoiled=self._random.random() < 0.05)
-        try:
-            while self._random.random() < 0.9 and self._socket.receive(0.0) is not None:
-                pass
-        except SocketError:
-            self._ends = process.world.now
-        process.after(_EVERY, self._flood)
+    def __init__(self, chance: random.Random, hello: Hello) -> None:
+        self.hello = hello
+        self._random, self._epoch = chance, 0
 
-    def _messages(self) -> list[AnyMessage]:
+    def messages(self) -> list[AnyMessage]:
         chance = self._random
         seq = chance.randrange(40)
         self._epoch += 1
@@ -67,7 +49,34 @@ class Hostile:
             case 4:
                 return [Resync(each, self._epoch - 1) for each in range(10)]
             case _:
-                return [Hello(PROTOCOL_VERSION, "a rule", VOCAB, "hostile", self._process.name, 0)]
+                return [self.hello]
+
+
+class Hostile:
+    def __init__(self, network: Network, chance: random.Random, address: str, seconds: float) -> None:
+        world = network.world
+        self._random, self._ends = chance, world.now + seconds
+        self._process = Process(world, f"hostile {chance.randrange(10**6)}")
+        self._socket = EngineEnd(network, self._process, address, KEY, is_hostile=True)
+        hello = Hello(PROTOCOL_VERSION, "a rule", VOCAB, "hostile", self._process.name, 0)
+        self._nonsense = Nonsense(chance, hello)
+        self._send([hello])
+        self._process.after(_EVERY, self._flood)
+
+    def _flood(self) -> None:
+        process = self._process
+        if process.world.now >= self._ends:
+            process.end()
+            self._socket.close()
+            return
+        for _ in range(self._random.randint(1, _AT_ONCE)):
+            self._send(self._nonsense.messages(), is_spoiled=self._random.random() < 0.05)
+        try:
+            while self._random.random() < 0.9 and self._socket.receive(0.0) is not None:
+                pass
+        except SocketError:
+            self._ends = process.world.now
+        process.after(_EVERY, self._flood)
 
     def _send(self, messages: list[AnyMessage], *, is_spoiled: bool = False) -> None:
         frame = encode(messages)

@@ -44,6 +44,13 @@ FAULTS = [
         f"{_SHARING}::test_a_newcomer_takes_no_more_than_its_share",
     ),
     Fault(
+        "what those leave that owe rows is lost",
+        f"{DRAFT}/server/tenants.py",
+        "if (active & owes).any() and (active & ~owes).any():",
+        "if not active.any():",
+        f"{_SHARING}::test_a_tenant_that_only_reads_prompts_gets_its_rows",
+    ),
+    Fault(
         "who rests saves up",
         f"{DRAFT}/server/tenants.py",
         "self.used = np.maximum(self.used - least, 0.0)",
