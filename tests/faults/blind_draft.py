@@ -20,8 +20,8 @@ BLIND = [
     BlindFault(
         "a draft's word about an earlier request of a row counts for its successor",
         "src/ssd/draft/client/router.py",
-        "session is not None and session.replica is not None and self._mirrors.epoch[seq] == epoch",
-        "session is not None and session.replica is not None",
+        "session.replica is not replica or self._mirrors.epoch[seq] != epoch:",
+        "session.replica is not replica:",
         "A late CLOSE ends the speculation of the request that has the row now.",
     ),
     BlindFault(
