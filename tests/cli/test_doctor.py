@@ -42,6 +42,7 @@ def test_packages_machine_and_what_will_be_used(tmp_path: Path, monkeypatch: pyt
     shown = doctor(tmp_path)
     for word in ("torch", "pyzmq", "msgspec", "fastapi", "threads", "memory", "will use", __version__):
         assert word in shown
+    assert ("llama.cpp" in shown) != torch.cuda.is_available()
     rate = re.search(r"weights are read at\s+│\s+([\d.]+) GB/s", shown)
     assert rate is not None
     assert float(rate[1]) > 0.1

@@ -77,6 +77,12 @@ def test_what_prompts_held_out_say_is_in_the_file() -> None:
     assert reasons(unseen)[1] == "on 6 prompts that tuning has not seen: 1.40 (1.20–1.50) × plain decoding."
 
 
+def test_a_quantised_file_may_be_faster_elsewhere() -> None:
+    result = tuned([25.0, 50.0, 26.0])
+    assert not any("llama.cpp" in sentence for sentence in reasons(result))
+    assert any("llama.cpp" in sentence for sentence in reasons(replace(result, model="big.gguf")))
+
+
 def test_the_file_has_settings_and_reasons() -> None:
     result = tuned([25.0, 50.0, 25.0], max_model_len=2048)
     text = as_yaml(result)

@@ -137,6 +137,7 @@ def _machine(say: Say, *, on_cpus: bool) -> dict[str, str]:
         "weights are read at": _reading_rates(len(usable_cores())),
         "bfloat16": _bfloat16(),
         "drafts on CPU": _drafts(),
+        **({"beside llama.cpp": _beside_llamacpp()} if on_cpus else {}),
     }
 
 
@@ -184,6 +185,11 @@ def _drafts() -> str:
             return "int8"
         case _:
             return "int8, weights in 7 bits: this CPU has no VNNI"
+
+
+def _beside_llamacpp() -> str:
+    """Of CPUs only: measured there (docs/performance.md)."""
+    return "on CPUs alone llama.cpp runs a 4-bit GGUF file faster than this engine: use it for one model here"
 
 
 def _math_library() -> str:

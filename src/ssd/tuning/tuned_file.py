@@ -82,6 +82,11 @@ def reasons(tuned: Tuned) -> list[str]:
         sentences.append(
             f"on {tuned.held_out.count} prompts that tuning has not seen: {tuned.held_out} × plain decoding."
         )
+    if tuned.model.endswith(".gguf"):
+        sentences.append(
+            "only this engine was measured: on a CPU, llama.cpp runs a 4-bit file faster "
+            "(docs/performance.md; python -m benchmarks.peers compares them)."
+        )
     sentences += [_about(tuned, precision) for precision in tuned.facts.drafts]
     if tuned.facts.spread != 1:
         sentences.append(
