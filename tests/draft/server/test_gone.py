@@ -136,6 +136,17 @@ def test_sessions_of_who_is_killed_or_cut_off_are_gone_within_ten_seconds(hall: 
     relay.close()
 
 
+def test_a_peer_that_sends_nonsense_does_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    crowd = Crowd()
+    peer = Spoke(crowd.hub, b"hostile", "its key")
+    for _ in range(150):
+        peer.send(b"nonsense")
+        crowd.service.turn(0.0)
+        crowd.now += 0.1
+    said = [each.getMessage() for each in caplog.records if "cannot be decoded" in each.getMessage()]
+    assert [int(each.split()[1]) for each in said] == [1, pytest.approx(100, abs=1)]
+
+
 def test_no_setting_makes_a_target_leave_a_draft_that_is_idle() -> None:
     """A draft that computes a step may be late with its sign of life."""
     fields = fields_of(DraftConfig)["timeout"], fields_of(Settings)["draft_timeout"]

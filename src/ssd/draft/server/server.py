@@ -49,6 +49,8 @@ from ssd.kvcache.block_manager import OutOfBlocks
 
 logger = logging.getLogger(__name__)
 
+_SECONDS_BETWEEN_REFUSALS = 10.0
+"""Between two lines of the log about refused frames: a peer that sends nonsense must not fill the disk."""
 _NO_BLOCKS = "the draft's KV cache is full: give it more with --kv-cache-bytes"
 _NO_TREE = "the draft serves its maximum of sequences: raise its --max-num-seqs, or --kv-cache-bytes"
 _NO_SHARE = "other tenants have less than their share of the draft: raise this tenant's in its --weights"
@@ -85,6 +87,8 @@ class DraftServer:
         self._last_spans: list[tuple[float, float, int]] = []
         self._step_seconds = 0.0
         """Duration of the last step."""
+        self._num_refused, self._log_refused_at = 0, float("-inf")
+        """Frames that were refused since the log was told, and when it is told next."""
         self.drains = False
         """It takes no new sequences."""
 
@@ -181,7 +185,7 @@ class DraftServer:
             self._refuse_version_3(peer)
             return
         except FrameError as error:
-            logger.warning("refused a frame that cannot be decoded: %s", error)
+            self._note_refused(error)
             self._forget(peer)
             self._intake.discard(peer)
             self._send(peer, [self._hello])
@@ -189,6 +193,12 @@ class DraftServer:
         for message in messages:
             self._send(peer, self._apply(heard, message))
             yield
+
+    def _note_refused(self, error: FrameError) -> None:
+        self._num_refused += 1
+        if self._clock() >= self._log_refused_at:
+            logger.warning("refused %d frames that cannot be decoded, lastly: %s", self._num_refused, error)
+            self._num_refused, self._log_refused_at = 0, self._clock() + _SECONDS_BETWEEN_REFUSALS
 
     def _apply(self, heard: Heard, message: AnyMessage) -> list[AnyMessage]:
         if isinstance(message, Hello):
