@@ -9,11 +9,13 @@ one in its settings). Rows are counted by the drafts themselves, over windows in
 had more. Ends with 1 if a text differs, a request was lost, a server had no hit, a draft ended by itself, the
 servers' shares among themselves are off by more than a tenth, or the fourth tenant had more than its own.
 
-Needs vLLM beside this package; its model is a folder. The drafts have one core, the servers another: rows
-are nearly always wanted then. Guesses from a text's own words are off: a hit is a draft's.
+Needs vLLM beside this package; its model is a folder. Two drafts have a core, and the third shares that of
+the servers, which are nicer: a round takes a few steps of a draft, as where drafts are small beside their
+targets. Guesses from a text's own words are off: a hit is a draft's.
 """
 
 import argparse
+import os
 import random
 import signal
 import sys
@@ -47,8 +49,11 @@ _DRAIN_SECONDS = 10.0
 class Pool:
     """Drafts at addresses of their own; what each that ever ran has told is kept."""
 
-    def __init__(self, folder: Path, model: Path, *flags: str) -> None:
-        self._keys, self._model, self._flags = folder, model, flags
+    def __init__(
+        self, folder: Path, model: Path, *flags: str, cores: Mapping[str, str] | None = None
+    ) -> None:
+        """`cores`: that of each draft; None: any."""
+        self._keys, self._model, self._flags, self._cores = folder, model, flags, cores or {}
         make_keys(folder)
         for tenant in WEIGHTS:
             make_tenant_keys(folder, tenant)
@@ -74,6 +79,7 @@ class Pool:
         weights = ",".join(f"{tenant}={weight}" for tenant, weight in WEIGHTS.items())
         what = ["--model", str(self._model), "--name", "pool", "--listen", self._addresses[name]]
         what += ["--keys", str(self._keys / "draft"), "--weights", weights, "--lifeline"]
+        what += ["--cores", self._cores[name]] if self._cores else []
         telling = ["campaigns.e2e.telling_draft", ",".join(WEIGHTS), _TELLS_EVERY, "draft"]
         program = Program(None, "", [*telling, *what, *self._flags, *flags])
         self._running[name] = program
@@ -122,6 +128,13 @@ def flooding(pool: Pool, frames: float) -> Iterator[Program]:
         yield program
     finally:
         program.end()
+
+
+def be_nice(server: ServerProcess, by: int) -> None:
+    """With all its threads, which Linux schedules one by one."""
+    for pid in (server.process.pid, *server.children):
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            os.setpriority(os.PRIO_PROCESS, int(task.name), os.getpriority(os.PRIO_PROCESS, 0) + by)
 
 
 def our_settings(options: argparse.Namespace) -> dict[str, Any]:
@@ -197,8 +210,9 @@ def wrong_shares(found: Mapping[str, Any]) -> Iterator[str]:
 def run(options: argparse.Namespace, folder: Path, say: Callable[[str], None]) -> dict[str, Any]:
     model, ours = options.model, our_settings(options)
     asked = {"num_tokens": options.tokens, "clients": options.clients}
-    said = ["--cores", options.draft_cores, "--width", str(options.width), "--precision", "int8"]
-    pool = Pool(folder / "keys", model, *said, "--kv-cache-bytes", str(400 << 20))
+    said = ["--width", str(options.width), "--precision", "int8", "--kv-cache-bytes", str(400 << 20)]
+    cores = dict(zip(DRAFTS, options.draft_cores.split(","), strict=True))
+    pool = Pool(folder / "keys", model, *said, cores=cores)
     with ExitStack() as stack:
         stack.callback(pool.close)
         servers: dict[str, ServerProcess] = {}
@@ -220,6 +234,8 @@ def run(options: argparse.Namespace, folder: Path, say: Callable[[str], None]) -
         servers["ours"] = stack.enter_context(
             serving(model, folder / "ours.log", mode="ssd", draft=draft, **ours)
         )
+        for each in servers.values():
+            be_nice(each, options.nice)
         for server in vllms.values():
             until(lambda server=server: has_draft(server), seconds=120)  # type: ignore[misc]
         say("all have drafts")
@@ -263,7 +279,8 @@ def main() -> int:
     parser.add_argument("--width", type=int, default=12, help="rows of a step of a draft")
     parser.add_argument("--window", type=float, default=10.0, help="seconds")
     parser.add_argument("--cores", default="0", help="of the servers")
-    parser.add_argument("--draft-cores", default="1")
+    parser.add_argument("--draft-cores", default="1,1,0", help="one for each draft")
+    parser.add_argument("--nice", type=int, default=5, help="of the servers")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--record", type=Path)
     options = parser.parse_args()
@@ -278,7 +295,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="fleet-") as folder:
         found = run(options, Path(folder), say)
     if options.record is not None:
-        names = ("minutes", "tokens", "clients", "frames", "width", "window", "seed")
+        names = ("minutes", "tokens", "clients", "frames", "width", "window", "nice", "seed")
         settings = {name: getattr(options, name) for name in names}
         Record(options.record, {"model": options.model.name, "weights": WEIGHTS, **settings}).add(
             "fleet", found
