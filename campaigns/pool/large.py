@@ -79,6 +79,7 @@ class LargePool:
                 ),
                 addresses,
                 lambda _name: [],
+                instance=f"target{place}",  # Each draws its drafts and requests by itself.
             )
             for place in range(num_targets)
         ]
