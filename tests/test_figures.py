@@ -7,6 +7,10 @@ from typing import Any
 
 import pytest
 
+from benchmarks.peers.figures import TOGETHER, PeersFigures
+from benchmarks.peers.records import PeerRecord
+from ssd.bench.folder import read_lines
+
 ROOT = Path(__file__).parent.parent
 MEASURED = (ROOT / "benchmarks/RESULTS.md").read_text()
 
@@ -79,3 +83,15 @@ def test_the_table_of_distances_is_that_of_the_record() -> None:
         deep = {each["trip"]: each["speed"] for each in mine if each["further"]}
         normal = {each["trip"]: each["speed"] for each in mine if not each["further"]}
         assert speeds == [f"{each:.2f}" for each in (deep[0.05], deep[1], deep[5], deep[20], normal[20])]
+
+
+def test_the_table_beside_llamacpp_is_that_of_the_record() -> None:
+    """Rates and ratios are computed again from the texts of the run."""
+    figures = PeersFigures(read_lines(ROOT / "docs/records/peers_gguf.jsonl", PeerRecord))
+    measured = {
+        row.case: [str(row.rate), f"{row.first_token:.1f}", "" if row.ratio is None else str(row.ratio)]
+        for row in figures.rows(TOGETHER)
+    }
+    for name in ("docs/performance.md", "benchmarks/RESULTS.md"):
+        rows = table(name, "| engine and weights | case | cores |")
+        assert {case.strip("`"): cells for _, case, _, *cells in rows} == measured
