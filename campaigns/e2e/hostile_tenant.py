@@ -2,10 +2,11 @@
 
     python -m campaigns.e2e.hostile_tenant tcp://127.0.0.1:7000,tcp://127.0.0.1:7001 --keys FOLDER
 
-Each draft gets two peers with this key, and so many frames a second from each of them. `Greedy` opens
-sequences without end and reports random tokens for them: it wants more rows than there are. `Liar` sends
-messages of all kinds (campaigns/pool/hostile.py), half of them changed by a lie (campaigns/pool/lies.py).
-Both connect anew when a draft ends, hangs up or forgets them. Once a second it says what it has sent.
+Two peers connect to each draft with this key, and each sends `--frames` frames a second. `Greedy` opens
+sequences without end and reports random tokens for them: it wants more rows than there are. The other peer
+sends messages of all kinds (`Nonsense`, campaigns/pool/hostile.py), half of them changed by a lie
+(campaigns/pool/lies.py). Both connect again when a draft ends, hangs up or forgets them. Once a second the
+program says what it has sent.
 """
 
 import random

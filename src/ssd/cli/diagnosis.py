@@ -188,8 +188,8 @@ def _drafts() -> str:
 
 
 def _beside_llamacpp() -> str:
-    """Of CPUs only: measured there (docs/performance.md)."""
-    return "on CPUs alone llama.cpp runs a 4-bit GGUF file faster than this engine: use it for one model here"
+    """What was measured on another machine without a GPU (docs/performance.md); not measured here."""
+    return "decoded a 4-bit file faster than this engine on two CPU cores: try it if there is no other device"
 
 
 def _math_library() -> str:

@@ -84,7 +84,7 @@ def reasons(tuned: Tuned) -> list[str]:
         )
     if tuned.model.endswith(".gguf"):
         sentences.append(
-            "only this engine was measured: on a CPU, llama.cpp runs a 4-bit file faster "
+            "only this engine was measured; on two CPU cores of ours llama.cpp decoded a 4-bit file faster "
             "(docs/performance.md; python -m benchmarks.peers compares them)."
         )
     sentences += [_about(tuned, precision) for precision in tuned.facts.drafts]
