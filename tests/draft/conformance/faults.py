@@ -154,6 +154,8 @@ OF_DRAFTS = [
     WireFault(30, "missed_frames", heard=each("resync", removed)),
     WireFault(31, "ratio", sent=each("nodes", without("drawn"))),
     WireFault(32, "answers", sent=each("stats", removed)),
+    WireFault(35, "sequences_apart", sent=each("resync", removed)),
+    WireFault(35, "outcomes_out_of_turn", sent=each("resync", having(epoch=5))),
     WireFault(
         33, "credit", sent=each("stats", lambda stats: stats | {"num_steps": 10**6 - stats["num_steps"]})
     ),

@@ -154,6 +154,12 @@ def test_our_draft_keeps_all_rules(address: str) -> None:
     assert report.kept >= rules.OF_DRAFTS - {34}
 
 
+def test_where_no_draft_answers_nothing_is_checked(address: str) -> None:
+    report = rules.Report()
+    assert not DraftChecks(partial(ZmqEngineSocket, address), report, patience=0.2).run()
+    assert not report.kept
+
+
 def test_our_target_keeps_all_rules(address: str) -> None:
     with played_draft(address) as checks, target_at(address):
         checks.run()

@@ -99,7 +99,8 @@ class Connection:
                 self._check_silence()
                 return
             timeout = 0.0
-            self._last_heard = self._clock()
+            if self.state is ConnectionState.READY:
+                self._last_heard = self._clock()
             yield from self._messages(frame)
 
     def overfull(self) -> str:
@@ -138,7 +139,8 @@ class Connection:
         for message in messages:
             if isinstance(message, Hello):
                 self._greeted(message)
-            else:
+            elif self.state is ConnectionState.READY:
+                # Before HELLO nothing counts, not even as a sign of life: its HELLO may have been lost.
                 yield message
 
     def _greeted(self, hello: Hello) -> None:
@@ -153,6 +155,7 @@ class Connection:
             self.lose("the draft has forgotten this engine")
         else:
             self.state, self.name = ConnectionState.READY, hello.name
+            self._last_heard = self._clock()
             self.vocab_size = min(self.vocab_size, hello.vocab_size)
             self.max_model_len = hello.max_model_len
 

@@ -174,8 +174,9 @@ class DraftPool:
             self._follow_sources()
             for replica in self.replicas:
                 self._tend(replica)
-            if self._router.has_waiting:
-                with self.lock:
+            with self.lock:
+                self._router.renew_questions()
+                if self._router.has_waiting:
                     self.flush()
         finally:
             self._tending.release()

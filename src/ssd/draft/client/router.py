@@ -38,6 +38,7 @@ from ssd.draft.protocol.codec import UnsendableError, sendable
 from ssd.draft.protocol.messages import (
     MAX_ID,
     MAX_TOKENS,
+    OFFER_SECONDS,
     AskOpen,
     Close,
     Open,
@@ -54,6 +55,8 @@ _MOST_ROUNDS_BETWEEN = 64
 UNKNOWN_TOKENS = "it holds tokens the draft does not know"
 _ASKS_FROM = 1024
 """A text of more tokens is sent after an offer only. A shorter one is hardly larger than the question."""
+_PATIENCE_SECONDS = 2 * OFFER_SECONDS
+"""A question for room without an answer for so long was lost, or its answer was."""
 _TOKENS_AT_ONCE = 1 << 17
 """Tokens of the texts that one call of `open_waiting` opens, and one more text: about a millisecond."""
 _TOKENS_A_SESSION = 256
@@ -164,7 +167,7 @@ class SessionRouter:
     def __init__(
         self, mirrors: Mirrors, stats: PoolStats, lookahead: int, clock: Callable[[], float]
     ) -> None:
-        self._mirrors, self._stats = mirrors, stats
+        self._mirrors, self._stats, self._clock = mirrors, stats, clock
         self.lookahead_estimator = LookaheadEstimator(lookahead, clock)
         self._replicas: list[Replica] = []
         """Drafts that have sent HELLO and were neither lost nor removed since."""
@@ -173,6 +176,8 @@ class SessionRouter:
         """By `seq`: to be opened by the next calls of `open_waiting`."""
         self._homeless: dict[int, ClientSession] = {}
         """By `seq`: no draft has room for them."""
+        self._asked: dict[int, float] = {}
+        """By `seq`: since when it waits for the answer to a question for room."""
         self._free_seqs: list[int] = []
         self._next_epoch = itertools.count(1).__next__
         self.is_paused = False
@@ -239,9 +244,17 @@ class SessionRouter:
             self._open(session)
             left -= len(session.tokens) + _TOKENS_A_SESSION
 
+    def renew_questions(self) -> None:
+        """Opens sessions anew whose question for room was not answered in time."""
+        late = [seq for seq, since in self._asked.items() if self._clock() - since > _PATIENCE_SECONDS]
+        for session in [self._by_seq[seq] for seq in late]:
+            self._part(session)
+            self.open(session)
+
     def offered(self, session: ClientSession) -> None:
         """Its draft keeps room for it."""
         if not session.is_sent:
+            self._asked.pop(session.seq, None)
             session.is_offered = True
             self._waiting[session.seq] = session
 
@@ -318,6 +331,8 @@ class SessionRouter:
             places = (session.is_sent, session.seq in self._waiting, session.seq in self._homeless)
             if session.replica is None and sum(places) != (not self.is_paused):
                 raise RuntimeError("a session without a draft does not wait for one")
+        if any(self._by_seq[seq].replica is None or self._by_seq[seq].is_sent for seq in self._asked):
+            raise RuntimeError("a question for room is remembered that no session waits for")
 
     def _remove_replica(self, replica: Replica) -> None:
         if replica in self._replicas:
@@ -384,6 +399,7 @@ class SessionRouter:
         if asks:
             # Hashes take longer than sending the text, and are needed only where it may not fit otherwise.
             prefix = b"" if surely_fits else prefix_hashes(session.tokens)
+            self._asked[session.seq] = self._clock()
             replica.post(AskOpen(session.seq, epoch, length, prefix))
         else:
             lookahead = self.lookahead_estimator.lookahead_with(replica.answer.value)
@@ -394,6 +410,7 @@ class SessionRouter:
         self._mirrors.close(session.seq)
         session.is_sent = session.is_offered = False
         self._waiting.pop(session.seq, None)
+        self._asked.pop(session.seq, None)
         if session.replica is not None:
             session.replica.num_own_sequences -= 1
             session.replica = None

@@ -20,11 +20,19 @@ from ssd.draft.protocol.sockets import Keys, ZmqDraftSocket, ZmqEngineSocket, ch
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m ssd.draft.conformance", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m ssd.draft.conformance",
+        description=__doc__,
+        formatter_class=argparse.RawTextHelpFormatter,
+    )
     side = parser.add_mutually_exclusive_group(required=True)
     side.add_argument("--draft", metavar="ADDRESS", help="plays targets against the draft that listens here")
     side.add_argument("--target", metavar="ADDRESS", help="plays a draft that listens here")
-    parser.add_argument("--keys", type=Path, help="folder of keys, for TCP: the played side's")
+    parser.add_argument(
+        "--keys",
+        type=Path,
+        help="for TCP: the engine's folder of keys with --draft, the draft's with --target",
+    )
     options = parser.parse_args()
     keys = Keys(options.keys) if options.keys else None
     try:
@@ -33,8 +41,13 @@ def main() -> int:
         parser.error(str(error))
     report, rules = Report(), OF_DRAFTS if options.draft else OF_TARGETS
     if options.draft:
-        check_draft(options.draft, keys, report)
+        if not check_draft(options.draft, keys, report):
+            parser.error(f"no draft answers HELLO at {options.draft}: check that it runs, and its --listen")
     else:
+        sys.stderr.write(
+            f"Listens at {options.target}. Let the target generate texts until this command ends.\n"
+        )
+        sys.stderr.flush()
         link = ZmqDraftSocket(options.target, keys)
         try:
             TargetChecks(link, report).run()
@@ -44,7 +57,8 @@ def main() -> int:
     return int(bool(report.broken))
 
 
-def check_draft(address: str, keys: Keys | None, report: Report) -> None:
+def check_draft(address: str, keys: Keys | None, report: Report) -> bool:
+    """False: no draft answers."""
     with ExitStack() as folders:
         unknown = None
         if keys is not None:
@@ -54,7 +68,7 @@ def check_draft(address: str, keys: Keys | None, report: Report) -> None:
             public = folder / "new/engine/draft.key"
             public.write_bytes((keys.folder / "draft.key").read_bytes())
             unknown = partial(ZmqEngineSocket, address, Keys(folder / "new/engine"))
-        DraftChecks(partial(ZmqEngineSocket, address, keys), report, unknown).run()
+        return DraftChecks(partial(ZmqEngineSocket, address, keys), report, unknown).run()
 
 
 if __name__ == "__main__":

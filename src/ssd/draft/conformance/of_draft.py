@@ -162,7 +162,11 @@ class DraftChecks:
         """What it says of itself."""
         self._names = count()
 
-    def run(self) -> None:
+    def run(self) -> bool:
+        """False: no draft answers, so nothing was checked."""
+        with self._target():
+            if not self._draft.tokenizer:
+                return False
         for check in (
             self.greets,
             self.numbers_and_trees,
@@ -177,6 +181,7 @@ class DraftChecks:
             self.keys,
         ):
             check()
+        return True
 
     @contextmanager
     def _target(self, *, greets: bool = True) -> Iterator[PlayedTarget]:
@@ -265,8 +270,9 @@ class DraftChecks:
             note(19, "" if target.nodes_of(tree, 2) else "an outcome that came twice stops the sequence")
             # Epochs that are over, or never were.
             target.send(
-                opening_of(1, 4), outcome_of(1, 4, 1, 0, [5]), outcome_of(1, 6, 1, 0, [5]), Close(1, 4)
+                opening_of(1, 4), outcome_of(1, 4, 1, 0, [5]), Close(1, 4), outcome_of(1, 6, 1, 0, [5])
             )
+            note(35, "" if target.wait(_is(Resync, 1, 6)) else "an unknown epoch does not cause RESYNC")
             target.quiet()
             target.send(tree.outcome([7]))
             note(9, "" if target.nodes_of(tree, 3) else "messages of other epochs stop the sequence")
@@ -322,6 +328,8 @@ class DraftChecks:
             target.open(20)
             target.send(outcome_of(20, 1, 1, 0, [self._draft.vocab_size]))
             note(21, "" if target.closed(20) else "an outcome with an unknown token is taken")
+            target.send(outcome_of(21, 1, 1, 0, [5]))
+            note(35, "" if target.wait(_is(Resync, 21, 1)) else "an unknown sequence does not cause RESYNC")
             target.send(good.outcome([5]))
             note(10, "" if target.nodes_of(good, 1) else "another sequence's fault stops this one")
             target.send(Close(1, 1))

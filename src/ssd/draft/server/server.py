@@ -28,6 +28,7 @@ from ssd.draft.protocol.codec import (
 )
 from ssd.draft.protocol.earlier import refusal_to_version_3
 from ssd.draft.protocol.messages import (
+    MAX_MESSAGES,
     PROTOCOL_VERSION,
     AnyMessage,
     AskOpen,
@@ -221,7 +222,10 @@ class DraftServer:
                     known.resyncs.add(message.seq)
             case Close():
                 self._scheduler.offers.release((known.name, message.seq))
-                self._close(known, message.seq, message.epoch)
+                session = known.sessions.get(message.seq)
+                # Of an older epoch too: the OPEN of this one may have been lost.
+                if session is not None and session.epoch <= message.epoch:
+                    self._close(known, message.seq, session.epoch)
         return []
 
     def _greet(self, heard: Heard, hello: Hello) -> Hello:
@@ -336,7 +340,10 @@ class DraftServer:
         columns = (each.tolist() for each in message.columns())
         for place, (seq, epoch, n, num_frames, count) in enumerate(zip(*columns, strict=True)):
             session = peer.sessions.get(seq)
-            if session is None or session.epoch != epoch:
+            if session is None or session.epoch < epoch:
+                # Its OPEN was lost, or the CLOSE that ended it, or this outcome crossed that CLOSE.
+                answers.append(Resync(seq, epoch))
+            elif session.epoch > epoch:
                 pass
             elif place in faults:
                 self._close(peer, seq, epoch)
@@ -393,8 +400,8 @@ class DraftServer:
         self._last_spans = []
 
     def _send(self, peer: bytes, messages: Sequence[AnyMessage]) -> None:
-        if messages:
-            self._send_frame(peer, encode(messages))
+        for start in range(0, len(messages), MAX_MESSAGES):
+            self._send_frame(peer, encode(messages[start : start + MAX_MESSAGES]))
 
     def _send_frame(self, peer: bytes, frame: bytes) -> None:
         try:
