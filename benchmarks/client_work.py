@@ -9,7 +9,7 @@ ms; `cpu` is the process's time of settle, propose and taking in, in ms a round.
 """
 
 import time
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -45,6 +45,15 @@ class DraftHere:
         self._service = DraftServer(scheduler, DraftEnd(self._wires), hello("draft"), clock)
 
     name = "a draft"
+
+    @property
+    def frames_to_draft(self) -> deque[bytes]:
+        """Frames that the client has sent and the draft has not read."""
+        return self._wires.to_draft
+
+    @property
+    def frames_to_engine(self) -> deque[bytes]:
+        return self._wires.to_engine
 
     def connect(self) -> Connection | None:
         link = EngineEnd(self._wires, lambda: None)

@@ -22,8 +22,7 @@ class MovingAverage:
 
     def note(self, *values: float) -> None:
         """One or several, in their order."""
+        average, weight = self.value, self._weight
         for value in values:
-            if self.value or self._has_start:
-                self.value = moved_towards(self.value, value, self._weight)
-            else:
-                self.value = value
+            average = average + weight * (value - average) if average or self._has_start else value
+        self.value = average

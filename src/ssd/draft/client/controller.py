@@ -203,10 +203,13 @@ class Controller:
         offered.sort(key=itemgetter(0), reverse=True)
         cost, yielded = self.times.cost(), float(len(chances))
         best, found = yielded / (spent + cost.seconds(num_rows)) if chances else 0.0, 0
+        # Added up token by token: a call of `seconds` for each would take longer than all the rest.
+        seconds, slope = spent + cost.seconds(num_rows, 1, has_trees=has_trees) - cost.slope, cost.slope
         highest = 0.0
         for count, (chance, _owner) in enumerate(offered, start=1):
             yielded += chance
-            rate = yielded / (spent + cost.seconds(num_rows, count, has_trees=has_trees))
+            seconds += slope
+            rate = yielded / seconds
             if rate < highest:
                 # Each further one is less likely and costs as much.
                 break

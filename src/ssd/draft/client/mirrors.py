@@ -78,13 +78,11 @@ _SEQ_COLUMNS = {
     "is_out_of_sync": (np.bool_, 0),  # a frame is missing: nothing is taken until the whole tree comes
     "was_heard": (np.bool_, 0),
 }
-_NODE_COLUMNS = {
-    "ids": (np.int64, _EMPTY),
-    "tokens": (np.int32, 0),
-    "firsts": (np.int64, 0),  # the first child's id
-    "counts": (np.int32, 0),  # children
-    "logprobs": (np.float32, 0),
-}
+_ID, _TOKEN, _FIRST, _COUNT, _LOGPROB = range(5)
+"""Columns of `Mirrors.nodes`: a node's id, its token, its first child's id, how many children it has, and the
+bits of its log-probability. One row for each node, so that a look at a node misses the cache once. A device
+has copies of all but the last (kernels/walk.py, which relies on their order)."""
+_EMPTY_NODE = np.array([_EMPTY, 0, 0, 0, 0], np.int32)
 
 
 class Mirrors:
@@ -99,20 +97,16 @@ class Mirrors:
     largest: Longs
     is_out_of_sync: Bools
     was_heard: Bools
-    ids: Longs
-    tokens: Ints
-    firsts: Longs
-    counts: Ints
-    logprobs: Floats
-    recent: Ints
 
     def __init__(self, num_sequences: int = 0) -> None:
         self.recent = np.zeros(0, np.int32)
+        self.nodes: Ints = np.zeros((0, len(_EMPTY_NODE)), np.int32)
+        """One row for each place."""
         self._drawn: dict[int, dict[int, Distribution]] = {}
         """Under ratio acceptance, by seq and a node's id: what its first child was drawn from."""
         self._changes: list[Longs] | None = None
         """Places of nodes that were written since `take_changes`; None: nobody asks."""
-        for name, (kind, value) in (_SEQ_COLUMNS | _NODE_COLUMNS).items():
+        for name, (kind, value) in _SEQ_COLUMNS.items():
             setattr(self, name, np.full(0, value, kind))
         self._make_room(num_sequences)
 
@@ -216,15 +210,16 @@ class Mirrors:
         goes_on &= self.root_length[mine] == self.length[mine]
         tokens = np.zeros((depth, len(mine)), np.int32)
         values, lengths = np.zeros((depth + 1, len(mine))), np.zeros(len(mine), np.int64)
-        place = starts + (node & (SLOTS - 1))
+        rows = self._rows_at(starts, node)
         for count in range(depth):
-            goes_on &= (count < most) & (self.ids[place] == node) & (self.counts[place] > 0)
-            node = self.firsts[place]
-            place = starts + (node & (SLOTS - 1))
-            goes_on &= self.ids[place] == node
+            goes_on &= (count < most) & (rows[:, _ID] == node) & (rows[:, _COUNT] > 0)
+            node = rows[:, _FIRST]
+            rows = self._rows_at(starts, node)
+            goes_on &= rows[:, _ID] == node
             if not goes_on.any():
                 break
-            tokens[count], values[count + 1] = self.tokens[place], values[count] + self.logprobs[place]
+            tokens[count] = rows[:, _TOKEN]
+            values[count + 1] = values[count] + rows[:, _LOGPROB].view(np.float32)
             lengths += goes_on
         chances = np.exp(values[1:]).T.tolist()
         found = zip(tokens.T.tolist(), chances, lengths.tolist(), strict=True)
@@ -306,10 +301,12 @@ class Mirrors:
             _require(len(pairs) == len(nodes), "a node has a child twice")
 
     def _make_room(self, count: int) -> None:
-        for columns, size in ((_SEQ_COLUMNS, count), (_NODE_COLUMNS, count * SLOTS)):
-            for name, (kind, value) in columns.items():
-                setattr(self, name, np.concatenate((getattr(self, name), np.full(size, value, kind))))
+        for name, (kind, value) in _SEQ_COLUMNS.items():
+            setattr(self, name, np.concatenate((getattr(self, name), np.full(count, value, kind))))
         self.recent = np.concatenate((self.recent, np.zeros(count * _RECENT, np.int32)))
+        self.nodes = np.concatenate((self.nodes, np.tile(_EMPTY_NODE, (count * SLOTS, 1))))
+        self.ids, self.tokens, self.firsts, self.counts = self.nodes.T[:_LOGPROB]
+        self.logprobs: Floats = self.nodes[:, _LOGPROB].view(np.float32)
         self._view = _View(self)
 
     def _forget_nodes(self, seq: int) -> None:
@@ -323,9 +320,14 @@ class Mirrors:
         if self._changes is not None:
             self._changes += places
 
+    def _rows_at(self, starts: Longs, nodes: NDArray[np.integer]) -> Ints:
+        """The rows of `nodes` where these ids would be stored. A row may hold another node whose id has the
+        same low bits, so compare the ids. `starts`: the first place of each node's sequence."""
+        return self.nodes.take(starts + (nodes & (SLOTS - 1)), axis=0)
+
     def _num_children(self, seqs: Longs, nodes: Longs) -> NDArray[np.integer]:
-        place = seqs * SLOTS + (nodes & (SLOTS - 1))
-        found: NDArray[np.integer] = self.counts[place] * (self.ids[place] == nodes)
+        rows = self._rows_at(seqs * SLOTS, nodes)
+        found: NDArray[np.integer] = rows[:, _COUNT] * (rows[:, _ID] == nodes)
         return found
 
     def _due(self, heads: NodesHeads, draft: int) -> Bools:
@@ -365,7 +367,8 @@ class Mirrors:
         # No node has its children in two parts, and none has a child twice.
         groups = part.changes.cumsum()
         for keys, whose in ((owned << 32 | parents, owned), (groups << 32 | tokens, owners)):
-            if len(set(keys.tolist())) < len(keys):
+            ordered = np.sort(keys)
+            if (ordered[1:] == ordered[:-1]).any():
                 order = np.argsort(keys)
                 bad[whose[order[1:][np.diff(keys[order]) == 0]]] = True
         return bad
@@ -410,23 +413,37 @@ class Mirrors:
         """Moves roots along their texts, as far as these are known."""
         behind = self.length[seqs] - self.root_length[seqs]
         seqs = seqs[(behind > 0) & (behind <= _RECENT)]
-        while len(seqs):
+        while len(seqs) >= _FEW:
             at = self.root_length[seqs]
             rows, children = self._next_nodes(seqs, self.recent[seqs * _RECENT + at % _RECENT])
             seqs, at = seqs[rows], at[rows] + 1
             self.root[seqs], self.root_length[seqs] = children, at
             seqs = seqs[at < self.length[seqs]]
+        for seq in seqs.tolist():
+            self._follow_one(seq)
+
+    def _follow_one(self, seq: int) -> None:
+        """Moves one sequence's root along its text, as far as the nodes are known. Faster than arrays for
+        fewer than `_FEW` sequences."""
+        view, node = self._view, self._view.root[seq]
+        for at in range(view.root_length[seq], view.length[seq]):
+            child = self.child(seq, node, view.recent[seq * _RECENT + at % _RECENT])
+            if child is None:
+                return
+            node = child
+            view.root[seq], view.root_length[seq] = node, at + 1
 
     def _next_nodes(self, seqs: Longs, tokens: Ints) -> tuple[Longs, Longs]:
         """The children of the roots that are these tokens: of which of the sequences, and their ids."""
         starts, roots = seqs * SLOTS, self.root[seqs]
-        counts = self._num_children(seqs, roots)
+        above = self._rows_at(starts, roots)
+        counts = above[:, _COUNT] * (above[:, _ID] == roots)
         # More siblings than places write over each other.
-        order = np.arange(min(max(counts.tolist()), SLOTS))
-        children = self.firsts[starts + (roots & (SLOTS - 1))][:, None] + order
-        at = starts[:, None] + (children & (SLOTS - 1))
-        is_next = (order < counts[:, None]) & (self.ids[at] == children)
-        is_next &= self.tokens[at] == tokens[:, None]
+        order = np.arange(min(int(counts.max()), SLOTS))
+        children = above[:, _FIRST, None] + order
+        below = self._rows_at(starts[:, None], children)
+        is_next = (order < counts[:, None]) & (below[..., _ID] == children)
+        is_next &= below[..., _TOKEN] == tokens[:, None]
         rows, places = is_next.nonzero()
         return rows, children[rows, places]
 
@@ -441,14 +458,14 @@ class Mirrors:
 
 
 class _View:
-    """The table's memory, for reading single numbers.
+    """The table's memory, for reading and writing single numbers.
 
     A frame or an outcome concerns many sequences, for which arrays are fast. A path follows a few links, and
     reading one number from an array takes twenty times as long as from a memoryview.
     """
 
     def __init__(self, table: Mirrors) -> None:
-        for name in (*_SEQ_COLUMNS, *_NODE_COLUMNS):
+        for name in (*_SEQ_COLUMNS, "recent", "ids", "tokens", "firsts", "counts", "logprobs"):
             setattr(self, name, memoryview(getattr(table, name)))
 
     epoch: "memoryview[int]"
@@ -461,6 +478,7 @@ class _View:
     firsts: "memoryview[int]"
     counts: "memoryview[int]"
     logprobs: "memoryview[float]"
+    recent: "memoryview[int]"
 
 
 def _require(condition: object, message: str) -> None:

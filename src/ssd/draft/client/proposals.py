@@ -332,7 +332,7 @@ def known_paths(
     found = [_NO_PATH] * len(sessions)
     seqs = [session.seq for _place, session in asked]
     rooms = [session.max_len - len(session.tokens) - 1 for _place, session in asked]
-    limits = [max(0, min(limit, room)) for room in rooms]
+    limits = [limit if room >= limit else max(0, room) for room in rooms]
     for (place, session), (tokens, chances) in zip(asked, mirrors.paths(seqs, limits), strict=True):
         if tokens:
             drawn = mirrors.has_drawn(session.seq)

@@ -71,9 +71,7 @@ class DeviceTrees:
         mirrors, places = self._mirrors, self._mirrors.take_changes()
         places = places[places < self._num_sequences * SLOTS]
         changed = np.empty((len(places), _CHANGE), np.int32)
-        changed[:, 0] = places
-        changed[:, 1], changed[:, 2] = mirrors.ids[places], mirrors.tokens[places]
-        changed[:, 3], changed[:, 4] = mirrors.firsts[places], mirrors.counts[places]
+        changed[:, 0], changed[:, 1:] = places, mirrors.nodes[places, :COLUMNS]
         return changed
 
     def _heads(self, seqs: Sequence[int]) -> Ints:
