@@ -226,13 +226,16 @@ class BlockManager:
             num_blocks, num_digests = len(table.blocks), len(table.digests)
             _require(len(set(table.blocks)) == num_blocks, f"sequence {seq_id}: a block twice in its table")
             _require(1 <= num_digests <= num_blocks + 1, f"sequence {seq_id}: more digests than blocks")
-        for block, num_references in enumerate(self._num_references):
-            _require(references[block] == num_references, f"block {block}: wrong reference count")
-            idle, registered = num_references == 0, block in self._digest_of
-            _require((block in self._cached) == (idle and registered), f"block {block}: wrongly (un)cached")
-            _require((block in self._free) == (idle and not registered), f"block {block}: wrongly (not) free")
-        num_plain_free = sum(block in self._free for block in range(self.num_blocks))
-        _require(num_plain_free == self._free.num_free, "the plain free blocks are miscounted")
+        held = {block: count for block, count in enumerate(self._num_references) if count}
+        wrong = held.items() ^ references.items()
+        _require(not wrong, f"blocks with a wrong reference count: {wrong}")
+        idle = {*range(self.num_blocks)} - held.keys()
+        misplaced = self._cached.keys() ^ (idle & self._digest_of.keys())
+        _require(not misplaced, f"blocks that should be cached and are not, or the reverse: {misplaced}")
+        free = {block for block in range(self.num_blocks) if block in self._free}
+        misplaced = free ^ (idle - self._digest_of.keys())
+        _require(not misplaced, f"blocks that should be free and are not, or the reverse: {misplaced}")
+        _require(len(free) == self._free.num_free, "the plain free blocks are miscounted")
         inverse = {block: digest for digest, block in self._block_of.items()}
         _require(len(inverse) == len(self._block_of), "a block is registered under two digests")
         _require(inverse == self._digest_of, "the two directions of the registration differ")

@@ -4,8 +4,9 @@ Knows block numbers. Does not know sequences, references or cached content. Atte
 blocks as a view instead of gathering them; results do not depend on it.
 """
 
-# A badly fragmented pool has thousands of runs; scanning some of them is fast, and good enough.
-MAX_RUNS_SCANNED = 128
+# A badly fragmented pool has thousands of runs. Scanning a few is good enough, and with 1,000 growing texts a
+# draft does it some twenty times a step.
+MAX_RUNS_SCANNED = 32
 
 
 class FreeBlocks:

@@ -31,11 +31,21 @@ class _Path:
 
 
 def apply_outcomes(
-    xp: Arrays, shape: Shape, known: Constants, tables: Tables, outcomes: OutcomeTable, path_buffer: Array
+    xp: Arrays,
+    shape: Shape,
+    known: Constants,
+    tables: Tables,
+    outcomes: OutcomeTable,
+    path_buffer: Array,
+    sequences: Array | None = None,
 ) -> Moves:
+    """`sequences`: the sequence of each row of the tables, since tree slots are found by it. None: row i is
+    sequence i."""
+    if sequences is None:
+        sequences = known.sequences[: len(outcomes.count)]
     path = _path(xp, shape, known, tables, outcomes, path_buffer)
     _count_guesses(xp, shape, known, tables, outcomes, path)
-    moves = _moves(xp, shape, known, tables, path)
+    moves = _moves(xp, shape, known, tables, path, sequences)
     _set_root_ids(xp, shape, known, tables, outcomes, path)
     _drop_lost(xp, shape, known, tables, outcomes, path)
     _append_tokens(xp, shape, known, tables, outcomes, path)
@@ -79,12 +89,14 @@ def _count_guesses(
     learn(xp, known, tables.counts, tables.child_raw[here, family], tables.calibration, observed)
 
 
-def _moves(xp: Arrays, shape: Shape, known: Constants, tables: Tables, path: _Path) -> Moves:
+def _moves(
+    xp: Arrays, shape: Shape, known: Constants, tables: Tables, path: _Path, sequences: Array
+) -> Moves:
     """Moves keys of accepted nodes from tree slots into the sequence's KV blocks."""
     here = known.sequences[: len(path.grown), None]
     moves = known.places < path.grown[:, None]
     targets = text_slot(xp, shape, tables, here, tables.length[:, None] + known.places)
-    sources = shape.tree_start(here) + path.slots
+    sources = shape.tree_start(sequences[:, None]) + path.slots
     return Moves(xp.where(moves, sources, known.scratch), xp.where(moves, targets, known.scratch))
 
 

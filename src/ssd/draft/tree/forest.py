@@ -265,6 +265,9 @@ def numbered_runs(xp: Arrays, tables: Tables, rows: TreeRows, found: Families, r
 
 
 _FLAGS = ("is_read", "attaches")
+_COPY_ABOVE = 64
+"""With more sequences than this, and outcomes for fewer than half of them, outcomes are applied to copies of
+those sequences' rows: that reads less memory than the whole tables."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -389,13 +392,34 @@ class Forest:
         """Applies the outcomes, and clears them."""
         end = self._num_used + 1
         outcomes = OutcomeTable(self.outcomes.count[:end], self.outcomes.tokens[:end])
-        moves = apply_outcomes(self.xp, self.shape, self._known, self._view, outcomes, self._path_buffer)
         if self.xp.is_fixed:
+            moves = apply_outcomes(self.xp, self.shape, self._known, self._view, outcomes, self._path_buffer)
             self.moves.sources[:end], self.moves.targets[:end] = moves.sources, moves.targets
         else:
-            self.moves = moves
+            self.moves = self._apply_some(outcomes)
         count: Array = self.outcomes.count
         count[:] = self._known.zero
+
+    def _apply_some(self, outcomes: OutcomeTable) -> Moves:
+        """Only on numpy arrays. If few sequences have outcomes, copying their rows is faster than processing
+        all rows."""
+        tables, sequences = self._view, outcomes.count.nonzero()[0]
+        uses_copies = _COPY_ABOVE < len(outcomes.count) > 2 * len(sequences)
+        if uses_copies:
+            tables = tables.copy_of(sequences)
+            outcomes = OutcomeTable(outcomes.count[sequences], outcomes.tokens[sequences])
+        moves = apply_outcomes(
+            self.xp,
+            self.shape,
+            self._known,
+            tables,
+            outcomes,
+            self._path_buffer,
+            sequences if uses_copies else None,
+        )
+        if uses_copies:
+            self._view.write_back(sequences, tables)
+        return moves
 
     def check_integrity(self) -> None:
         """Raises RuntimeError unless the tables of the sequences in use describe trees. Reads them all."""

@@ -201,17 +201,36 @@ def _best_nodes(xp: Arrays, shape: Shape, known: Constants, tables: Tables, poli
     is_ready = tables.is_live & (tables.length == tables.num_computed)
     near = tables.is_used & (tables.position < tables.last_position[:, None]) & is_ready[:, None]
     distance, is_meant = policy.of(xp, tables, known)
-    may = near[:, :, None] & tables.is_open
-    if is_meant is not None:
-        may = may & is_meant
     age = xp.at_most(tables.first_id - tables.root_id[:, None], OLDEST) << NODE_BITS
-    # A child is younger than its family's first child by its rank, which `nodes` includes.
-    keys = (xp.whole(xp.bits(distance)) << _HIGH) | (age[:, :, None] + known.nodes)
-    keys = xp.where(may, keys, known.nothing).reshape(len(keys), -1)
-    best = xp.smallest(keys, len(known.best))
     room = shape.slots - tables.is_used[:, : shape.slots].sum(1)
     share = (room + tables.steps_left - 1) // tables.steps_left
-    return xp.where(known.best < share[:, None], best, known.nothing)
+    # A child is younger than its family's first child by its rank, which `nodes` includes.
+    if xp.is_fixed:
+        may = near[:, :, None] & tables.is_open
+        may = may if is_meant is None else may & is_meant
+        keys = (xp.whole(xp.bits(distance)) << _HIGH) | (age[:, :, None] + known.nodes)
+        best = xp.smallest(xp.where(may, keys, known.nothing).reshape(len(keys), -1), len(known.best))
+        return xp.where(known.best < share[:, None], best, known.nothing)
+    # Most places of the tables hold no node: on a host it pays to look at the others only.
+    place = near.nonzero()
+    may = tables.is_open[place] if is_meant is None else tables.is_open[place] & is_meant[place]
+    keys = (xp.whole(xp.bits(distance[place])) << _HIGH) | (age[place][:, None] + known.nodes[place[1]])
+    return _smallest_of_each(xp, known, share, place[0].repeat(may.sum(1)), keys[may])
+
+
+def _smallest_of_each(xp: Arrays, known: Constants, share: Array, tree: Array, keys: Array) -> Array:
+    """For each tree its smallest keys [S, k], ascending, at most `share` of them.
+
+    `keys` is flat; `tree` has the tree that each key belongs to.
+    """
+    order = xp.order(keys)
+    order = order[xp.order(tree[order])]
+    tree, keys = tree[order], keys[order]
+    rank = np.arange(len(keys)) - xp.searchsorted(tree, tree)
+    fits = rank < xp.at_most(share, len(known.best))[tree]
+    best = xp.integers(len(share), len(known.best), fill=NOTHING)
+    best[tree[fits], rank[fits]] = keys[fits]
+    return best
 
 
 def _keys(xp: Arrays, shape: Shape, known: Constants, tables: Tables, best: Array) -> Array:

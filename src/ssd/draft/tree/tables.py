@@ -182,6 +182,30 @@ class Tables:
         views |= {name: getattr(self, name)[:, :end] for name in own}
         return replace(self, **views | {"counts": self.counts})
 
+    def copy_of(self, sequences: Array) -> "Tables":
+        """A table of these sequences only. The columns that outcomes use are copied; all others are shared
+        with this table."""
+        copies = {name: getattr(self, name)[sequences] for name in _OUTCOME_COLUMNS}
+        copies |= {name: getattr(self, name)[:, sequences] for name in _OUTCOME_COLUMNS_OF_PAIRS}
+        return replace(self, **copies)
+
+    def write_back(self, sequences: Array, copies: "Tables") -> None:
+        """Writes the columns that `copy_of` copied."""
+        for name in _OUTCOME_COLUMNS:
+            getattr(self, name)[sequences] = getattr(copies, name)
+        for name in _OUTCOME_COLUMNS_OF_PAIRS:
+            getattr(self, name)[:, sequences] = getattr(copies, name)
+
+
+_OUTCOME_COLUMNS = (
+    *("length", "num_computed", "last_position", "max_length", "max_depth", "root_id", "next_id"),
+    *("ring", "blocks", "calibration", "is_used", "position", "token", "node_id", "first_id", "value"),
+    *("parted_rank", "child_token", "is_open", "child_raw", "child_value"),
+)
+"""Columns that tree/apply.py reads or writes. Their first axis is the sequence."""
+_OUTCOME_COLUMNS_OF_PAIRS = ("ancestors", "parted")
+"""The same, with the sequence on the second axis."""
+
 
 @dataclass(frozen=True, slots=True)
 class TreeRows:
