@@ -47,8 +47,8 @@ def lost_frame(simulation: "Simulation", chance: random.Random) -> Injected:
         left -= 1
         if left < 0:
             return [frame]
-        if way is line.to_draft and (b"open" in frame or b"close" in frame):
-            # A draft that never heard of a sequence does not miss it, nor the end of one that is over.
+        if way is line.to_draft and b"close" in frame:
+            # The draft keeps the sequence, and nothing later tells it to stop: that is no fault of its own.
             simulation.note_lies(line, 0.0)
         return []
 
@@ -164,7 +164,9 @@ def upgraded_draft(simulation: "Simulation", chance: random.Random) -> Injected:
     if not found:
         return None
     host, seconds = chance.choice(found), 0.3 + _seconds(chance, 2.0)
-    plan = replace(host.plan, width=max(8, host.plan.width // 2), chunk=chance.choice((32, 64)))
+    # Not narrower than at first: a roomy pool would then be too narrow for its sequences.
+    first = next(each for each in simulation.scenario.drafts if each.address == host.plan.address)
+    plan = replace(host.plan, width=first.width + chance.choice((0, 4, 8)), chunk=chance.choice((32, 64)))
     version, before = chance.choice(VERSIONS), host.plan
     lasts = _replace_draft(simulation, host, 0.0, seconds, plan, version)
     if version.is_understood:
@@ -217,8 +219,9 @@ def lying_draft(simulation: "Simulation", chance: random.Random) -> Injected:
 
 
 def lying_target(simulation: "Simulation", chance: random.Random) -> Injected:
-    host, seconds = chance.choice(simulation.targets).plan.name, _seconds(chance, 2.0)
-    return _lying(simulation, chance, host, seconds, to_draft=True)
+    target, seconds = chance.choice(simulation.targets), _seconds(chance, 2.0)
+    simulation.lying_tenants.add(target.tenant)
+    return _lying(simulation, chance, target.plan.name, seconds, to_draft=True)
 
 
 def _lying(

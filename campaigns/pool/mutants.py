@@ -338,6 +338,8 @@ def main() -> int:
     parser.add_argument("--record", type=Path)
     options = parser.parse_args()
     chosen = [each for each in MUTANTS if options.only in each.name or options.only in each.path]
+    if not chosen:
+        parser.error(f"no mutant has {options.only!r} in its name or path")
     record = Record(options.record, {"seeds": options.seeds}) if options.record else None
     if record:
         chosen = [each for each in chosen if record.find(each.name) is None]

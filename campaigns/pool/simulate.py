@@ -3,9 +3,10 @@
     python -m campaigns.pool.simulate --seeds 0:10000 [--processes 2] [--record FILE]
     python -m campaigns.pool.simulate --seeds 42 [--faults "killed draft,partition"]
 
-Client and server are the real ones; forwards, sockets, clocks and DNS are stand-ins (docs/fleet.md says what
-is checked). A seed that fails is printed with the command that runs it again, which does exactly the same.
-The record gets a line for each --part of them, and continues where it ends. Ends with 1 if a seed failed.
+Client and server are the real ones; forwards, sockets, clocks and DNS are stand-ins (CONTRIBUTING.md says
+what is checked). A seed that fails is printed with the command that runs it again, which does exactly the
+same. The record gets a line for each --part of them, and continues where it ends. Ends with 1 if a seed
+failed.
 """
 
 import argparse
@@ -99,18 +100,30 @@ def ran(seeds: Sequence[int], kinds: Sequence[str], processes: int) -> Iterator[
 
 def seeds_of(text: str) -> range:
     first, _, last = text.partition(":")
-    return range(int(first), int(last) if last else int(first) + 1)
+    seeds = range(int(first), int(last) if last else int(first) + 1)
+    if not seeds:
+        raise argparse.ArgumentTypeError(f"{text!r} names no seed: give one, or FIRST:END")
+    return seeds
+
+
+def kinds_of(text: str) -> list[str]:
+    kinds = [each.strip() for each in text.split(",") if each.strip()]
+    if unknown := [each for each in kinds if each not in KINDS]:
+        raise argparse.ArgumentTypeError(f"unknown kinds of faults: {', '.join(unknown)}")
+    return kinds
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--seeds", type=seeds_of, default=range(100), help="one, or FIRST:END")
-    parser.add_argument("--faults", default="", help=f"only these kinds, with commas: {', '.join(KINDS)}")
+    parser.add_argument(
+        "--faults", type=kinds_of, default=[], help=f"only these kinds, with commas: {', '.join(KINDS)}"
+    )
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--part", type=int, default=100, help="seeds of a line of the record")
     parser.add_argument("--record", type=Path)
     options = parser.parse_args()
-    kinds = [each.strip() for each in options.faults.split(",") if each.strip()]
+    kinds = options.faults
     run = {"protocol": PROTOCOL_VERSION, "faults": kinds}
     record = Record(options.record, run) if options.record else None
     num_failed = 0

@@ -49,7 +49,10 @@ draft is tried again."""
 _BEGIN_SECONDS = 2.0
 """In which a new request need not have had hits."""
 _QUIET_SECONDS = 8.0
-"""Without rounds nothing is under way after that."""
+"""After rounds have stopped and the trees are fully grown, every message has arrived within this time."""
+_NOTICE_SECONDS = 1.0
+"""A few rounds. A side notices a lost frame only when a later one arrives, so rounds continue for this long
+before texts and trees are compared."""
 _GONE_SECONDS = 10.0
 """docs/fleet.md: after that a draft holds nothing of a target that is gone."""
 
@@ -113,6 +116,8 @@ class Simulation:
             self.targets.append(self._target(plan.name))
         self._shares = {each.host: Shares(each) for each in self.drafts}
         self._lies: dict[tuple[str, str], float] = {}
+        self.lying_tenants = set[str]()
+        """Of targets that lied: sequences that they opened without knowing may fill a draft that is tight."""
         self._num_checked = Counter[str]()
         self._faults_end = 0.0
         self._recovered, self._trees = 0.0, 0
@@ -181,20 +186,37 @@ class Simulation:
                 world.inject(strike.kind)
                 self._faults_end = max(self._faults_end, world.now + lasts)
         world.run(max(0.0, self._faults_end - world.now) + 0.01)
+        self._restart_dead_drafts()
+        for line in self.network.lines:
+            # A loss that waits for frames of an idle connection must not strike later.
+            line.to_draft.changes.clear()
+            line.to_engine.changes.clear()
+
+    def _restart_dead_drafts(self) -> None:
+        """Starts every draft that is not running. A draft that was told to end while it was frozen ends only
+        when it thaws, perhaps after its restart was due."""
         for host in self.drafts:
             if not host.is_alive:
-                host.start()  # Two faults struck it at once.
+                host.start()
 
     def _recover(self, errors: Sequence[str]) -> None:
         """Runs until every target has recovered."""
         ended = self.world.now
         while not all(self._has_recovered(each, ended) for each in self.targets):
             require(not errors, f"an error was logged: {errors[:1]}")
+            self._note_lies_about_hello()
             if self.world.now > ended + self._patience:
                 slow = [each.plan.name for each in self.targets if not self._has_recovered(each, ended)]
                 raise ViolationError(f"no hits {self._patience:.0f} s after the last fault: {slow}")
             self.world.run(_POLL)
+            self._restart_dead_drafts()
         self._recovered = self.world.now - ended
+
+    def _note_lies_about_hello(self) -> None:
+        for target in self.targets:
+            refused = [each.name for each in target.client.pool.replicas if each.refusal]
+            if any((target.plan.name, self._hosts[name].host) in self._lies for name in refused):
+                self.note_refusal()
 
     def _has_recovered(self, target: Target, ended: float) -> bool:
         """Whether its sequences hit; where there is no room for all, one of its tenant.
@@ -206,26 +228,26 @@ class Simulation:
         if self.scenario.is_crowded:
             return any(each.hit_at > ended for each in self.targets)
         if not self.scenario.is_roomy:
-            return any(each.hit_at > ended for each in self.targets if each.tenant == target.tenant)
+            mine = [each for each in self.targets if each.tenant == target.tenant]
+            return target.tenant in self.lying_tenants or any(each.hit_at > ended for each in mine)
         # Some parameters are declined by every draft.
-        asked = [
-            each
-            for number, each in target.requests.items()
-            if each.begun_at < self.world.now - _BEGIN_SECONDS and not self._is_declined(target, number)
-        ]
-        return target.hit_at > ended and all(each.hit_at > ended for each in asked)
+        taken = [each for number, each in target.requests.items() if not self._is_declined(target, number)]
+        asked = [each for each in taken if each.begun_at < self.world.now - _BEGIN_SECONDS]
+        return not taken or (target.hit_at > ended and all(each.hit_at > ended for each in asked))
 
     def _is_declined(self, target: Target, number: int) -> bool:
         session = target.client._sessions.get(number)
         return session is not None and session.replica is None and False in session.declined.values()
 
     def _settle(self) -> None:
+        if self.world.faults["lost frame"]:
+            self.world.run(_NOTICE_SECONDS)
         for target in self.targets:
             if self.world.faults.keys() <= _HARMLESS:
                 connects = target.client.stats.num_connects
                 require(connects <= len(self.drafts), "connections that nothing broke were made anew")
             target.is_stopped = True
-        ends = self.world.now + _QUIET_SECONDS
+        ends = self.world.now + self._seconds_to_grow() + _QUIET_SECONDS
         while True:
             self.world.run(2 * _POLL)
             for target in self.targets:
@@ -241,6 +263,14 @@ class Simulation:
             integrity(target)
         for host in self.drafts:
             integrity(host)
+
+    def _seconds_to_grow(self) -> float:
+        """How long the slowest draft needs to grow every tree to its limit, if it has all sequences."""
+        num_sequences, plans = self.scenario.num_sequences, [each.plan for each in self.drafts]
+        return max(
+            num_sequences * each.shape().slots * (each.step_seconds / each.width + each.row_seconds)
+            for each in plans
+        )
 
     def _leave(self) -> None:
         for place, target in enumerate(self.targets):

@@ -14,7 +14,7 @@ from campaigns.pool.scenario import scenario_of
 from campaigns.pool.simulation import Simulation
 from campaigns.pool.world import World
 
-SEEDS = range(8)
+SEEDS = range(32)
 REPLAYED = 7
 
 
@@ -27,7 +27,7 @@ def test_pools_recover_from_faults_and_change_no_token() -> None:
         messages += found.messages["to drafts"] + found.messages["to targets"]
     assert threading.active_count() == num_threads
     assert len(faults.keys() & KINDS.keys()) >= 15, "these seeds say less than they seem to"
-    assert messages >= 8_000
+    assert messages >= 30_000
 
 
 @pytest.mark.parametrize("kind", sorted(KINDS))
@@ -67,6 +67,16 @@ def test_a_seed_that_fails_says_how_to_run_it_again(
     monkeypatch.setattr(sys, "argv", ["simulate", "--seeds", "5", "--faults", "connection"])
     assert simulate.main() == 1
     assert 'python -m campaigns.pool.simulate --seeds 5 --faults "connection"' in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("flags", [("--seeds", "4:0"), ("--seeds", "1", "--faults", "killed drafts")])
+def test_a_command_that_would_run_nothing_is_refused(
+    monkeypatch: pytest.MonkeyPatch, flags: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["simulate", *flags])
+    with pytest.raises(SystemExit) as ended:
+        simulate.main()
+    assert ended.value.code == 2
 
 
 def _fail(_host: object) -> None:
