@@ -61,9 +61,10 @@ PARAMS = [
 
 
 @pytest.mark.parametrize("params", PARAMS)
-def test_any_schedule_of_drafts_gives_the_defined_tokens(params: SamplingParams) -> None:
-    """Right, wrong, too short and too long guesses, in random order; 400 seeds of 10 tokens."""
-    for seed in range(400):
+@pytest.mark.parametrize("num_seeds", [100, pytest.param(1000, marks=pytest.mark.slow)])
+def test_any_schedule_of_drafts_gives_the_defined_tokens(params: SamplingParams, num_seeds: int) -> None:
+    """Right, wrong, too short and too long guesses, in random order; 10 tokens each."""
+    for seed in range(num_seeds):
         draw = random.Random(seed)
         prompt = [draw.randrange(VOCAB) for _ in range(draw.randint(1, 4))]
         expected = definition(prompt, params, seed, 14)

@@ -26,5 +26,5 @@ def drafts(target: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
 
 @pytest.fixture(scope="session")
 def shallow_smollm2(smollm2: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """8 of its 30 layers: a real model at a fraction of its cost."""
-    return first_layers(smollm2, 8, tmp_path_factory.mktemp("shallow") / smollm2.name)
+    """4 of its 30 layers: a real model at a fraction of its cost."""
+    return first_layers(smollm2, 4, tmp_path_factory.mktemp("shallow") / smollm2.name)

@@ -39,7 +39,7 @@ def texts(model: Path, max_tokens: int = 32, **settings: Any) -> list[Any]:
     return [[(each.token_ids, each.logprobs) for each in output.outputs] for output in found]
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize("dtype", ["bfloat16", pytest.param("float32", marks=pytest.mark.slow)])
 def test_all_modes_have_the_same_bits(target: Path, drafts: dict[str, Path], dtype: str) -> None:
     expected = texts(target, dtype=dtype)
     draft = {"model": str(drafts["cut"]), "dtype": dtype}
@@ -58,7 +58,7 @@ def test_all_modes_of_a_gguf_file(shallow_smollm2: Path) -> None:
     assert texts(shallow_smollm2, 6, draft=draft, mode="ssd") == expected
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=pytest.mark.slow)])
 def test_circumstances(target: Path, dtype: str) -> None:
     loaded = load(str(target), deterministic=True, dtype=dtype, precision="int8")
     assert_invariant(loaded, num_requests=16, max_tokens=8)

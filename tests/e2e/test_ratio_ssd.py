@@ -4,7 +4,6 @@ A real draft service in memory, adversarial about time: it takes no, one or seve
 target verifies. Texts of three tokens are few enough under top_k to compare counts with the law.
 """
 
-import itertools
 from collections import Counter
 from pathlib import Path
 
@@ -91,7 +90,14 @@ def drawn(bench: Bench, draft: Path, saguaro: float) -> tuple[Counter[tuple[int,
     return Counter(each.outputs[0].token_ids for each in found), accepted
 
 
-@pytest.mark.parametrize(("blur", "saguaro"), list(itertools.product((0.0, 0.01), (1.0, 0.5))))
+KINDS = [
+    (0.0, 0.5),
+    (0.01, 1.0),
+    *(pytest.param(*each, marks=pytest.mark.slow) for each in ((0.0, 1.0), (0.01, 0.5))),
+]
+
+
+@pytest.mark.parametrize(("blur", "saguaro"), KINDS)
 def test_texts_follow_the_targets_law(bench: Bench, tmp_path: Path, blur: float, saguaro: float) -> None:
     expected = law(bench)
     counts, accepted = drawn(bench, blurred_draft(bench.target, blur, tmp_path), saguaro)

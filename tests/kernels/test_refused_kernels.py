@@ -120,7 +120,14 @@ def by_all_kernels() -> list[Any]:
     return grown(frozenset())
 
 
-@pytest.mark.parametrize("refused", get_args(trust.Kernel))
+IN_CI = ("attention", "apply", "children", "norm")
+"""A kernel of the model, of the trees, of the choice of children, and one of many small ones."""
+EACH = [
+    pytest.param(each, marks=[] if each in IN_CI else pytest.mark.slow) for each in get_args(trust.Kernel)
+]
+
+
+@pytest.mark.parametrize("refused", EACH)
 def test_without_a_kernel_a_draft_starts_and_grows_the_same_trees(
     refused: trust.Kernel, by_all_kernels: list[Any]
 ) -> None:

@@ -28,18 +28,20 @@ def mixed_prompts(tokenizer: Any, count: int = 20, longest: int = 150) -> list[l
     return [list(ids[7 * index : 7 * index + length]) for index, length in enumerate(lengths)]
 
 
-def assert_greedy_equal(llm: LLM, reference: Any, prompts: list[list[int]]) -> None:
-    params = SamplingParams(temperature=0, max_tokens=NUM_TOKENS, ignore_eos=True)
+def assert_greedy_equal(
+    llm: LLM, reference: Any, prompts: list[list[int]], num_tokens: int = NUM_TOKENS
+) -> None:
+    params = SamplingParams(temperature=0, max_tokens=num_tokens, ignore_eos=True)
     for prompt, output in zip(prompts, llm.generate(prompts, params, use_tqdm=False), strict=True):
         tokens = list(output.outputs[0].token_ids)
-        assert len(tokens) == NUM_TOKENS
+        assert len(tokens) == num_tokens
         with torch.inference_mode():
             logits = reference(torch.tensor([prompt + tokens])).logits[0, len(prompt) - 1 : -1]
         top = logits.topk(2)
         expected = top.indices[:, 0].tolist()
         gaps = (top.values[:, 0] - top.values[:, 1]).tolist()
         differences = [
-            (i, tokens[i], expected[i], gaps[i]) for i in range(NUM_TOKENS) if tokens[i] != expected[i]
+            (i, tokens[i], expected[i], gaps[i]) for i in range(num_tokens) if tokens[i] != expected[i]
         ]
         assert not differences, f"(step, ours, theirs, their top-2 gap): {differences}"
 
@@ -62,18 +64,20 @@ def test_sharded_safetensors_equal_transformers(tmp_path: Path) -> None:
 
 @pytest.mark.models
 @pytest.mark.parametrize(
-    ("fixture", "count"),
+    ("fixture", "count", "num_tokens"),
     [
-        ("smollm2", 6),
-        ("qwen_draft", 3),
-        *(pytest.param(name, 20, marks=pytest.mark.slow) for name in ("smollm2", "qwen_draft")),
+        ("smollm2", 3, 32),
+        ("qwen_draft", 2, 12),
+        *(pytest.param(name, 20, NUM_TOKENS, marks=pytest.mark.slow) for name in ("smollm2", "qwen_draft")),
     ],
 )
-def test_gguf_equals_transformers(fixture: str, count: int, request: pytest.FixtureRequest) -> None:
+def test_gguf_equals_transformers(
+    fixture: str, count: int, num_tokens: int, request: pytest.FixtureRequest
+) -> None:
     path: Path = request.getfixturevalue(fixture)
     llm = LLM(str(path), dtype="float32", device="cpu", show_progress=False, max_model_len=512)
     reference = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32)
-    assert_greedy_equal(llm, reference, mixed_prompts(llm.tokenizer, count=count))
+    assert_greedy_equal(llm, reference, mixed_prompts(llm.tokenizer, count=count), num_tokens)
 
 
 @pytest.mark.models
