@@ -220,8 +220,10 @@ def lying_draft(simulation: "Simulation", chance: random.Random) -> Injected:
 
 def lying_target(simulation: "Simulation", chance: random.Random) -> Injected:
     target, seconds = chance.choice(simulation.targets), _seconds(chance, 2.0)
-    simulation.lying_tenants.add(target.tenant)
-    return _lying(simulation, chance, target.plan.name, seconds, to_draft=True)
+    found = _lying(simulation, chance, target.plan.name, seconds, to_draft=True)
+    if found is not None:
+        simulation.lying_tenants.add(target.tenant)
+    return found
 
 
 def _lying(

@@ -1,16 +1,10 @@
-"""The small form of `python -m campaigns.e2e.load`, which takes 200 clients and ten minutes.
-
-CI runs the same traffic beside hostile clients (test_soak.py).
-"""
+"""The small form of `python -m campaigns.e2e.load`, which takes 200 clients and ten minutes."""
 
 from pathlib import Path
-
-import pytest
 
 from campaigns.e2e.load import Load, run
 
 
-@pytest.mark.slow
 def test_a_server_under_load_answers_everyone_as_if_they_were_alone(tmp_path: Path) -> None:
     # So soon after the start memory still grows: buffers, compiled grammars, metrics' labels.
     load = Load(clients=24, seconds=10, num_cases=40, num_kills=1, growth=0.3)

@@ -402,6 +402,8 @@ class SessionRouter:
             self._asked[session.seq] = self._clock()
             replica.post(AskOpen(session.seq, epoch, length, prefix))
         else:
+            # The text may be sent although its question is not answered: a forced token was not decided.
+            self._asked.pop(session.seq, None)
             lookahead = self.lookahead_estimator.lookahead_with(replica.answer.value)
             replica.post(session.opening(replica, epoch, lookahead))
 

@@ -41,7 +41,7 @@ RULES = {
     32: "every frame is answered, and silence is short",
     33: "totals never fall",
     34: "over TCP an unknown key is not let in",
-    35: "an outcome of an unknown sequence or epoch causes RESYNC",
+    35: "an outcome of an unknown sequence or newer epoch causes RESYNC",
 }
 OF_DRAFTS = {*range(1, 6), *range(7, 17), 19, *range(21, 29), *range(30, 36)}
 OF_TARGETS = {1, 2, 3, 4, 6, 7, 8, 9, 10, 11, 14, 17, 18, 20, 29}

@@ -189,6 +189,8 @@ class Peer:
     """It has sent a message since then."""
     resyncs: set[int] = field(default_factory=set)
     """Sequences for which it asked the whole tree. Each tree is sent once a turn."""
+    unknown: dict[int, int] = field(default_factory=dict)
+    """Epochs, by `seq`, of outcomes for sequences that the draft does not have. Answered once a turn."""
     sessions: dict[int, DraftSession] = field(default_factory=dict)
     """By `seq`, the engine's id of the sequence."""
 

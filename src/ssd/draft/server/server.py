@@ -52,6 +52,9 @@ logger = logging.getLogger(__name__)
 
 _SECONDS_BETWEEN_REFUSALS = 10.0
 """Between two lines of the log about refused frames: a peer that sends nonsense must not fill the disk."""
+_MOST_UNKNOWN = 256
+"""Unknown sequences of a peer that one turn answers. A peer that makes them up must not fill its queue of
+answers; an honest one sends another outcome of the remaining ones with its next step."""
 _NO_BLOCKS = "the draft's KV cache is full: give it more with --kv-cache-bytes"
 _NO_TREE = "the draft serves its maximum of sequences: raise its --max-num-seqs, or --kv-cache-bytes"
 _NO_SHARE = "other tenants have less than their share of the draft: raise this tenant's in its --weights"
@@ -115,7 +118,7 @@ class DraftServer:
         """
         self._take_in(timeout)
         self._take_in_while_computing()
-        self._send_trees()
+        self._answer_resyncs()
         self._send_heartbeats()
         frames, num_rows = self._scheduler.grow()
         if num_rows:
@@ -342,7 +345,8 @@ class DraftServer:
             session = peer.sessions.get(seq)
             if session is None or session.epoch < epoch:
                 # Its OPEN was lost, or the CLOSE that ended it, or this outcome crossed that CLOSE.
-                answers.append(Resync(seq, epoch))
+                if len(peer.unknown) < _MOST_UNKNOWN:
+                    peer.unknown[seq] = epoch
             elif session.epoch > epoch:
                 pass
             elif place in faults:
@@ -382,9 +386,11 @@ class DraftServer:
         if not self._peers.has_tenant(known.tenant):
             self._scheduler.tenants.forget(known.tenant)
 
-    def _send_trees(self) -> None:
-        """Sends each requested tree once, however often it was requested."""
+    def _answer_resyncs(self) -> None:
+        """Sends each requested tree once, however often it was requested, and asks for missing sequences."""
         for peer, known in self._that_spoke():
+            unknown, known.unknown = known.unknown, {}
+            self._send(peer, [Resync(*each) for each in unknown.items()])
             resyncs, known.resyncs = known.resyncs, set()
             for seq in resyncs:
                 if (session := known.sessions.get(seq)) is not None:
