@@ -164,9 +164,13 @@ def upgraded_draft(simulation: "Simulation", chance: random.Random) -> Injected:
     if not found:
         return None
     host, seconds = chance.choice(found), 0.3 + _seconds(chance, 2.0)
-    # Not narrower than at first: a roomy pool would then be too narrow for its sequences.
+    # Not narrower than at first, nor with a smaller chunk: a roomy pool would be too small for its sequences.
     first = next(each for each in simulation.scenario.drafts if each.address == host.plan.address)
-    plan = replace(host.plan, width=first.width + chance.choice((0, 4, 8)), chunk=chance.choice((32, 64)))
+    plan = replace(
+        host.plan,
+        width=first.width + chance.choice((0, 4, 8)),
+        chunk=max(first.chunk, chance.choice((32, 64))),
+    )
     version, before = chance.choice(VERSIONS), host.plan
     lasts = _replace_draft(simulation, host, 0.0, seconds, plan, version)
     if version.is_understood:

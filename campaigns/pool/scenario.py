@@ -7,6 +7,7 @@ their tenants want.
 
 import math
 import random
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -78,17 +79,23 @@ def scenario_of(seed: int, *, kinds: Sequence[str] = ()) -> Scenario:
         "tight": max(_least_trees(targets, weights), num_sequences // 2),
         "crowded": num_sequences + 16,
     }
+    width = 3 if style == "crowded" else chance.choice((8, 12, 16)) + num_sequences
+    # Long prompts by small chunks would take longer than their requests.
+    chunk = 512 if long_prompt == _ASKED else 16 if style == "crowded" else chance.choice((16, 64, 128))
+    least_rows = _least_rows(targets, weights) if style == "roomy" else 0
+    rows, row_seconds = max(width, least_rows), round_seconds / 1000
     draft = DraftPlan(
         "tcp://",
         sequences=sequences[style],
-        width=3 if style == "crowded" else chance.choice((8, 12, 16)) + num_sequences,
-        # Long prompts by small chunks would take longer than their requests.
-        chunk=512 if long_prompt == _ASKED else 16 if style == "crowded" else chance.choice((16, 64, 128)),
+        width=rows,
+        chunk=max(chunk, least_rows),
         num_blocks=long_prompt // BLOCK + chance.choice((14, 30)) if style == "tight" else 900,
         context=2048 if long_prompt == _ASKED else chance.choice((256, 512)),
         lookahead=lookahead,
-        step_seconds=min(round_seconds / chance.uniform(2.0, 4.0), fastest / _MIN_STEPS_PER_ROUND),
-        row_seconds=round_seconds / 1000,
+        step_seconds=min(
+            round_seconds / chance.uniform(2.0, 4.0), fastest / _MIN_STEPS_PER_ROUND - rows * row_seconds
+        ),
+        row_seconds=row_seconds,
         weights=weights,
         samples=samples,
     )
@@ -108,6 +115,17 @@ def _least_trees(targets: Sequence[TargetPlan], weights: Mapping[str, float]) ->
     """With fewer, a tenant's share would be less than a tree, and it would have none."""
     tenants = [*weights.values()] + [1.0 for each in targets if not each.key]
     return math.ceil(sum(tenants) / min(tenants)) + 1
+
+
+def _least_rows(targets: Sequence[TargetPlan], weights: Mapping[str, float]) -> int:
+    """Rows of a step that give every tenant two a round for each of its sequences. With fewer, texts of a
+    tenant with a small weight grow faster than the draft reads them."""
+    sequences = Counter[str]()
+    for each in targets:
+        sequences[each.key or each.name] += each.batch
+    parts = {tenant: weights.get(tenant, 1.0) for tenant in sequences}
+    most = max(count / parts[tenant] for tenant, count in sequences.items()) * sum(parts.values())
+    return math.ceil(2 * most / _MIN_STEPS_PER_ROUND)
 
 
 def _named(plan: DraftPlan, address: str) -> DraftPlan:
