@@ -67,7 +67,6 @@ def test_sharded_safetensors_equal_transformers(tmp_path: Path) -> None:
     ("fixture", "count", "num_tokens"),
     [
         ("smollm2", 3, 32),
-        ("qwen_draft", 2, 12),
         *(pytest.param(name, 20, NUM_TOKENS, marks=pytest.mark.slow) for name in ("smollm2", "qwen_draft")),
     ],
 )
