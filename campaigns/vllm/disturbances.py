@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
+from benchmarks.served import Served
+from benchmarks.streams import Seen, Streams, Undisturbed
 from campaigns.vllm.cases import PROMPTS
-from campaigns.vllm.served import Served
-from campaigns.vllm.streams import Seen, Streams, Undisturbed
 from ssd.draft.client.replica import LONGEST_DELAY
 from tests.alive import is_alive
 from tests.server.process import until

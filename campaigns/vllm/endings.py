@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from campaigns.vllm.served import Served, is_healthy, start
-from campaigns.vllm.streams import Streams
+from benchmarks.served import Served, is_healthy, start
+from benchmarks.streams import Streams
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGKILL)
 START_SECONDS = 30.0

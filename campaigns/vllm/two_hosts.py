@@ -27,10 +27,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from benchmarks.served import Served, begin, command, has_draft, is_healthy
+from benchmarks.streams import Streams, Undisturbed
 from campaigns.record import Record
 from campaigns.vllm.disturbances import Disturbances
-from campaigns.vllm.served import Served, begin, command, has_draft, is_healthy
-from campaigns.vllm.streams import Streams, Undisturbed
 from ssd.draft.protocol.sockets import make_keys
 from ssd.integrations.vllm.settings import Settings
 from tests.network.hosts import Network

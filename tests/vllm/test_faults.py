@@ -13,10 +13,10 @@ import pytest
 
 pytest.importorskip("openai")
 pytest.importorskip("httpx")
+from benchmarks.served import smollm2
 from campaigns.vllm.disturbances import Disturbances
 from campaigns.vllm.endings import end_while_starting, started
 from campaigns.vllm.faults import parsed, run
-from campaigns.vllm.served import smollm2
 
 pytestmark = [pytest.mark.vllm, pytest.mark.models, pytest.mark.timeout(900)]
 

@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 pytest.importorskip("openai")
-from campaigns.vllm.served import Served, begin, readme_command, smollm2, until_healthy
+from benchmarks.served import Served, begin, readme_command, smollm2, until_healthy
 from ssd.processes.host_memory import host_memory
 
 PORT = 8000

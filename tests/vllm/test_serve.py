@@ -13,10 +13,10 @@ import pytest
 
 pytest.importorskip("openai")
 pytest.importorskip("httpx")
+from benchmarks.served import Served, ask, serving, smollm2
 from campaigns.vllm import faults
 from campaigns.vllm.endings import end_while_serving
 from campaigns.vllm.hostile_request import DISTURBANCES, HOSTILE, measured
-from campaigns.vllm.served import Served, ask, serving, smollm2
 from tests.server.process import until
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900)]

@@ -10,8 +10,8 @@ import pytest
 
 pytest.importorskip("openai")
 pytest.importorskip("httpx")
+from benchmarks.streams import Seen, Undisturbed
 from campaigns.vllm import two_hosts
-from campaigns.vllm.streams import Seen, Undisturbed
 from campaigns.vllm.two_hosts import DRAFTING, FIRST, SECOND, Fleet, compared, cut_off, with_draft
 from tests.network.hosts import Network, environment, refusal
 from tests.network.relay import Way

@@ -10,9 +10,19 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from campaigns.vllm.cases import PROMPTS
-from campaigns.vllm.served import ask
+from benchmarks.served import ask
 from tests.server.process import ServerProcess
+
+PROMPTS = (
+    "The capital of France is",
+    "def fibonacci(n):\n",
+    "Numbers: 1 2 3 4 5 6 7",
+    "Once upon a time there was a",
+    "Write a haiku about the sea.",
+    "import os\nimport sys\n\ndef main():\n",
+    "The three laws of motion are",
+    "Q: What is the boiling point of water?\nA:",
+)
 
 
 @dataclass(slots=True)
