@@ -1,13 +1,19 @@
-"""Compiles kernels for GPUs that are not there: the real launchers, and a compiler in place of a driver.
+"""Registers, shared memory and spills of each kernel, as its compiler reports them; needs no GPU.
 
-Knows shapes of models and what a compiler says. `kernel_table.py` prints it.
+    python -m benchmarks.kernel_compile [--models qwen3-0.6b --targets sm_90 gfx942 --record FILE.jsonl]
+
+Every kernel is launched by its own launcher, at the shapes of real models, with a compiler for each target
+in place of a driver. Ends with 1 if a kernel does not compile, spills, or needs more shared memory than the
+target has. `--few` compiles each kernel a few times only. Needs Triton.
 """
 
+import json
 import re
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +24,7 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
+from benchmarks.flags import parser
 from ssd.draft.tree.arrays import TorchArrays
 from ssd.draft.tree.children import SAMPLED_CANDIDATES
 from ssd.draft.tree.device_news import NewBlocks
@@ -292,3 +299,27 @@ def lines_of(target: str, names: Sequence[str], *, few: bool) -> Iterator[Line]:
                 known.add(made.hash)
                 tile = " ".join(f"{key}={value}" for key, value in options.items())
                 yield Line(target, name, case, kernel, tile, *figures(made))
+
+
+def main() -> int:
+    flags = {"models": [*MODELS], "targets": [*TARGETS], "record": None, "few": False}
+    options = parser(__doc__, flags).parse_args()
+    record = open(options.record, "w") if options.record else None  # noqa: SIM115
+    worst = 0
+    print(f"{'target':7} {'model':14} {'case':20} {'kernel':18} {'regs':>4} {'shared':>7} {'spills':>6}")
+    for target in options.targets:
+        for line in lines_of(target, options.models, few=options.few):
+            print(
+                f"{line.target:7} {line.model:14} {line.case:20} {line.kernel:18} {line.registers:4} "
+                f"{line.shared:7} {line.spills:6} {'' if line.is_sound else 'NOT SOUND'}",
+                flush=True,
+            )
+            worst += not line.is_sound
+            if record:
+                record.write(json.dumps(asdict(line)) + "\n")
+    print(f"{worst} of them spill or do not fit" if worst else "none spills, and all fit")
+    return int(worst > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -31,8 +31,7 @@ PAGES = [
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
     ROOT / "benchmarks/README.md",
-    ROOT / "benchmarks/RESULTS.md",
-    *sorted(ROOT.glob("docs/*.md")),
+    *(each for each in sorted(ROOT.glob("docs/*.md")) if each.name != "log.md"),
 ]
 RUN = {
     "ssd doctor": "",

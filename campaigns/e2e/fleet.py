@@ -27,11 +27,11 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+from benchmarks.records import Record
 from benchmarks.served import Served, has_draft, start, until_healthy
 from benchmarks.sharing import shares_of, windows, worst
 from benchmarks.streams import Seen, Streams, Undisturbed
 from campaigns.e2e.pool_strikes import HOW
-from campaigns.record import Record
 from ssd.draft.protocol.sockets import make_keys, make_tenant_keys
 from tests.network.programs import Program
 from tests.server.process import ServerProcess, free_port, serving, until

@@ -4,8 +4,8 @@
 
 Two peers connect to each draft with this key, and each sends `--frames` frames a second. `Greedy` opens
 sequences without end and reports random tokens for them: it wants more rows than there are. The other peer
-sends messages of all kinds (`Nonsense`, campaigns/pool/hostile.py), half of them changed by a lie
-(campaigns/pool/lies.py). Both connect again when a draft ends, hangs up or forgets them. Once a second the
+sends messages of all kinds (`Nonsense`, tests/pool/hostile.py), half of them changed by a lie
+(tests/pool/lies.py). Both connect again when a draft ends, hangs up or forgets them. Once a second the
 program says what it has sent.
 """
 
@@ -20,9 +20,6 @@ from typing import Protocol
 import msgspec
 
 from benchmarks.flags import parser
-from campaigns.pool.hostile import Nonsense
-from campaigns.pool.lies import LIES, Liar
-from campaigns.pool.texts import VOCAB
 from ssd.draft.protocol.codec import FrameError, decode, encode
 from ssd.draft.protocol.messages import (
     PROTOCOL_VERSION,
@@ -35,6 +32,9 @@ from ssd.draft.protocol.messages import (
 from ssd.draft.protocol.sockets import Keys, SocketError, ZmqEngineSocket
 from tests.draft.protocol.frames import outcomes
 from tests.network.programs import say
+from tests.pool.hostile import Nonsense
+from tests.pool.lies import LIES, Liar
+from tests.pool.texts import VOCAB
 
 FLAGS: dict[str, object] = {"addresses:": str, "keys": None, "frames": 100.0, "seed": 0}
 _TICK = 0.02

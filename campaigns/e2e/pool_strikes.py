@@ -22,8 +22,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from benchmarks.records import Record
 from campaigns.e2e.other_drafts import cut_draft
-from campaigns.record import Record
 from tests.e2e.drafts import Drafts
 from tests.network.decoding import Target
 

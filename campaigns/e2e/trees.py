@@ -3,7 +3,7 @@
     python -m campaigns.e2e.trees --model MODEL [--requests 120] [--max-tokens 24] [--loose]
         [--record FILE.jsonl]
 
-A proposer that knows the truth offers trees around it (`campaigns/oracle/tree_shapes.py`), through the real
+A proposer that knows the truth offers trees around it (`tests/oracle/tree_shapes.py`), through the real
 engine: alone, in batches, preempted, with prompts from the prefix cache, with few blocks and slots, on steps
 that are replayed and on a runner that goes on by itself. Deterministic, every bit of every log-probability
 must be the same; loose, every token.
@@ -18,9 +18,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from benchmarks.records import Record
 from campaigns.e2e.invariance import TEXT, make_params
-from campaigns.oracle.tree_shapes import some_speculation
-from campaigns.record import Record
 from ssd.attention.paged import PagedBackend
 from ssd.config import Precision, RunnerConfig
 from ssd.decoding.decoder import Decoder
@@ -44,6 +43,7 @@ from ssd.sampling import SamplingParams, mix_seed
 from ssd.sampling.constraint import Grammar
 from ssd.selftest.recording import Recording
 from tests.engine.test_async_runner import LaterRunner
+from tests.oracle.tree_shapes import some_speculation
 
 MAX_MODEL_LEN, BLOCK, NUM_TREES = 160, 4, 6
 NUM_BLOCKS = 8 * MAX_MODEL_LEN // BLOCK

@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from campaigns.record import Record
+from benchmarks.records import Record
 from campaigns.vllm.in_process import InProcess
 
 CASE = "audit with recovery"

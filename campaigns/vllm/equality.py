@@ -21,7 +21,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from campaigns.record import Record
+from benchmarks.records import Record
 from campaigns.vllm.cases import OTHER_PROMPTS, PROMPTS, Texts, cases
 from campaigns.vllm.real import Draft, Setup, StockTarget, Target, prepare
 from campaigns.vllm.ties import ScoreLog, common_keys, differences, logged_scores

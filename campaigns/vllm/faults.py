@@ -22,9 +22,9 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from benchmarks.records import Record
 from benchmarks.served import Served, serving, until_ready
 from benchmarks.streams import Undisturbed
-from campaigns.record import Record
 from campaigns.vllm.cases import PROMPTS
 from campaigns.vllm.disturbances import Disturbances
 from campaigns.vllm.endings import SIGNALS, START_SECONDS, end_while_serving, end_while_starting, started

@@ -22,10 +22,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.records import Record
 from benchmarks.served import KEY, PROMPT, Served, ask, begin, command, until_healthy
 from benchmarks.streams import Streams
 from campaigns.agreeing import write_agreeing_pair
-from campaigns.record import Record
 from tests.server.process import ServerProcess, free_port, until
 
 HOSTILE: tuple[dict[str, Any], ...] = (

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from campaigns.record import ROOT
+from benchmarks.records import ROOT
 from tests.vllm.programs import BED, V2
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from campaigns.record import Record
+from benchmarks.records import Record
 
 Line = Mapping[str, Any]
 STOCK, CONTROL = "stock vLLM, ", "vLLM's own speculation, "

@@ -27,9 +27,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from benchmarks.records import Record
 from benchmarks.served import Served, begin, command, has_draft, is_healthy
 from benchmarks.streams import Streams, Undisturbed
-from campaigns.record import Record
 from campaigns.vllm.disturbances import Disturbances
 from ssd.draft.protocol.sockets import make_keys
 from ssd.integrations.vllm.settings import Settings

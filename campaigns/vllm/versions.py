@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from campaigns.record import Record
+from benchmarks.records import Record
 from ssd.integrations.vllm import Runner
 from ssd.integrations.vllm.contract import NEWEST, OLDEST, TESTED, broken, spelled
 from ssd.integrations.vllm.released import CACHE, Releases

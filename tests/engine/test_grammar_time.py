@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from campaigns.e2e.bombs import grammar
 from ssd import LLM, Grammar, SamplingParams
 from ssd.engine import grammar_time
 from ssd.engine.grammar import GrammarCompiler
 from ssd.engine.grammar_time import AT_ONCE_SECONDS, EngineTime, GrammarTime
 from ssd.sampling.constraint import GrammarError
 from tests.tiny import tiny_tokenizer
+from tests.wide_grammar import wide_grammar
 
 
 class Clocks:
@@ -118,7 +118,7 @@ def test_a_mask_that_looks_at_too_much_is_refused_before_it_is_made(num_rules: i
     masks of both are made."""
     compiler = GrammarCompiler(wordy_tokenizer(), (1,), 8192)
     with pytest.raises(GrammarError, match=r"too complex .*Too many items"):
-        compiler.compiled(Grammar("lark", grammar(num_rules, "start: ({})+")))
+        compiler.compiled(Grammar("lark", wide_grammar(num_rules, "start: ({})+")))
 
 
 def wordy_tokenizer() -> Any:

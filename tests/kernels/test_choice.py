@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks.kernel_bytes import attention_traffic
 from ssd.attention import fused
 from ssd.attention.batch import BatchWriter
 from ssd.attention.choice import captured_backend, deterministic_captured_backend, eager_backend, mover
@@ -139,10 +138,3 @@ def test_tiles_follow_the_sequences_that_a_batch_names(monkeypatch: pytest.Monke
 def test_tiles_have_room_for_padding_behind_every_sequence() -> None:
     assert most_tiles(10, 3, 4) == 8
     assert most_tiles(5, 3, 4) == 5
-
-
-def test_a_tile_reads_its_keys_once() -> None:
-    few, many = (attention_traffic(demand(rows, 1), 4096, 0, num_processors=1) for rows in (12, 64))
-    keys = 4096 * 2 * 8 * 64 * 2
-    assert few.read == keys + 12 * 32 * 64 * 2
-    assert many.read == 2 * keys + 64 * 32 * 64 * 2

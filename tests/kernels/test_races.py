@@ -21,8 +21,6 @@ from ssd.runtime.kernel_checks import (
     check_kernels,
 )
 from ssd.selftest.kernels import ROUNDS
-from tests.faults.fault import Change
-from tests.faults.run import ROOT, faulty
 from tests.kernels.launched import launched_kernels
 from tests.kernels.races import RaceLog, logged_races
 from tests.kernels.test_scenes import GRID
@@ -30,6 +28,7 @@ from tests.kernels.walk_scene import Scene
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 CPU = torch.device("cpu")
+ROOT = Path(__file__).parents[2]
 
 
 def _scene(case: KernelCase) -> KernelCase:
@@ -78,9 +77,14 @@ def test_every_kernel_that_is_launched_is_checked(log: RaceLog) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Mutant(Change):
+class Mutant:
     """A race that is put into the source of a kernel."""
 
+    name: str
+    path: str
+    old: str
+    """Occurs once in the file."""
+    new: str
     kernel: str
     scene: Callable[[], object]
     what: str
@@ -269,7 +273,9 @@ MUTANTS = [
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_a_race_is_found(mutant: Mutant, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / Path(mutant.path).name
-    path.write_text(faulty((ROOT / mutant.path).read_text(), mutant))
+    source = (ROOT / mutant.path).read_text()
+    assert source.count(mutant.old) == 1, mutant.name
+    path.write_text(source.replace(mutant.old, mutant.new))
     spec = spec_from_file_location(path.stem, path)
     assert spec
     assert spec.loader

@@ -1,4 +1,4 @@
-"""Every kernel equals its torch form: a fixed grid. `python -m campaigns.kernels.grid` draws others."""
+"""Every kernel equals its torch form: a fixed grid."""
 
 import math
 from contextlib import nullcontext

@@ -1,6 +1,6 @@
 """Coupled acceptance gives its definition with any noise under any schedule; and what is wrong shows.
 
-The full form is `python -m campaigns.oracle.coupled --tables 100000`.
+The full form is `python -m tests.oracle.coupled --tables 100000`.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from unittest import mock
 import pytest
 from msgspec.structs import replace
 
-from campaigns.oracle.coupled import FAR_APART, Batch, Case, num_differing_outcomes
 from ssd.decoding import verification
 from ssd.decoding.rows import DecodeRow
 from ssd.draft.client.proposals import Parents, depths_of, first_path, parents_of
 from ssd.sampling import SamplingRow, pruned
+from tests.oracle.coupled import FAR_APART, Batch, Case, num_differing_outcomes
 
 
 def test_adversarial_schedules_over_noise_tables() -> None:

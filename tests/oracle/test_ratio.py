@@ -1,6 +1,6 @@
 """Ratio acceptance has AR's joint law under any honest draft and any schedule; and what is wrong shows.
 
-The full form is `python -m campaigns.oracle.ratio`.
+The full form is `python -m tests.oracle.ratio`.
 """
 
 from __future__ import annotations
@@ -12,8 +12,15 @@ import numpy as np
 import pytest
 import torch
 
-from campaigns.oracle.enumeration import law_of
-from campaigns.oracle.ratio import (
+from ssd.config import Acceptance
+from ssd.decoding.drafter import RatioDrafting
+from ssd.decoding.rows import DecodeRow, Speculation
+from ssd.decoding.verification import accept_by_ratio, decided_positions, worth_verifying
+from ssd.sampling import Chooser, DraftDistribution, History, Proposal, SamplingParams, SamplingRow, ratio
+from ssd.sampling.constraint import Allowed
+from ssd.sampling.ratio import Probabilities, saguaro
+from tests.oracle.enumeration import law_of
+from tests.oracle.ratio import (
     HONEST,
     PARAMS,
     Adversary,
@@ -26,13 +33,6 @@ from campaigns.oracle.ratio import (
     honest,
     light,
 )
-from ssd.config import Acceptance
-from ssd.decoding.drafter import RatioDrafting
-from ssd.decoding.rows import DecodeRow, Speculation
-from ssd.decoding.verification import accept_by_ratio, decided_positions, worth_verifying
-from ssd.sampling import Chooser, DraftDistribution, History, Proposal, SamplingParams, SamplingRow, ratio
-from ssd.sampling.constraint import Allowed
-from ssd.sampling.ratio import Probabilities, saguaro
 
 EXACT = 1e-12
 SEEN = 1e-3

@@ -4,7 +4,6 @@ import random
 
 import pytest
 
-from benchmarks.validation.published import acceptance_for, published_rate
 from ssd.planning.rounds import (
     FAN_OUT,
     Pair,
@@ -25,24 +24,12 @@ TIMES = PairTimes(Forward(10.0), Forward(1.0))
 def test_tokens_a_round() -> None:
     assert tokens_a_round(0.5, 2) == pytest.approx(1.75)
     assert tokens_a_round(1.0, 5) == 6
-    assert acceptance_for(tokens_a_round(0.83, 6), 6) == pytest.approx(0.83)
-    with pytest.raises(ValueError, match="yields 1 to 7"):
-        acceptance_for(8.0, 6)
 
 
 def test_sd_takes_turns() -> None:
     assert sd_rate(TIMES, 1.0, 4) == pytest.approx(5 / 14)
     assert best_sd(TIMES, 0.05).lookahead == 1
     assert best_sd(TIMES, 0.95).lookahead > best_sd(TIMES, 0.7).lookahead
-
-
-def test_published_ssd_hides_drafting_that_fits_and_no_more() -> None:
-    # 5 draft steps fit into a verification of 10: only verifications take time.
-    assert published_rate(TIMES, 1.0, 4, 1.0) == pytest.approx(5 / 10)
-    # 13 do not.
-    assert published_rate(TIMES, 1.0, 12, 1.0) == pytest.approx(13 / 13)
-    # Every miss drafts again.
-    assert published_rate(TIMES, 1.0, 4, 0.0) == pytest.approx(5 / 14)
 
 
 def test_hit_rate_by_counting() -> None:

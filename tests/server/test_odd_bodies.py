@@ -131,7 +131,7 @@ OBJECTS = {
 def test_a_body_of_too_many_objects_is_refused_unread(
     server: ServerProcess, kind: str, encoding: str
 ) -> None:
-    """A body of 5 MB kept the event loop for seconds. The long form: python -m campaigns.e2e.bombs."""
+    """A body of 5 MB kept the event loop for seconds."""
     role, field, item = OBJECTS[kind]
     body = f'{{"messages": [{{"role": "{role}", "{field}": {listed(item, 50_000)}}}]}}'.encode(encoding)
     # Decoding UTF-16 alone takes about half of what parsing takes.

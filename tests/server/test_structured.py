@@ -11,12 +11,12 @@ import openai
 import pydantic
 import pytest
 
-from campaigns.e2e.bombs import grammar
 from ssd.engine.grammar import GrammarCompiler
 from ssd.server.grammars import chat_grammar
 from ssd.server.schemas import ChatCompletionRequest, Tool
 from tests.server.process import ServerProcess, processor_seconds, resident_bytes, until
 from tests.tiny import tiny_tokenizer
+from tests.wide_grammar import wide_grammar
 
 MESSAGES: Any = [{"role": "user", "content": "Answer."}]
 SCHEMA = {
@@ -295,12 +295,12 @@ def formed(server: ServerProcess, form: dict[str, Any]) -> int:
 
 
 def test_a_grammar_of_dear_masks_is_refused_and_others_are_answered(server: ServerProcess) -> None:
-    """Its masks, not only its compiling, have an end. `python -m campaigns.e2e.bombs` compares latencies."""
+    """Its masks, not only its compiling, have an end."""
     engine = server.children[0]
     before = processor_seconds(engine)
     forms = ("start: ({})+", 'start: "once" ({})+')
     for number, form in enumerate(forms):
-        lark = grammar(900, form, number)
+        lark = wide_grammar(900, form, number)
         body = {"prompt": "x", "n": 4, "max_tokens": 100, "structured_outputs": {"grammar": lark}}
         answer = server.http.post("/v1/completions", json=body)
         assert answer.status_code == 400

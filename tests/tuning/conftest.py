@@ -6,11 +6,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.drawn_text import drawn_ranks
-from ssd.config import RunnerConfig
+from ssd.bench.bare import MISSED
+from ssd.config import MAX_CHILDREN, RunnerConfig
 from ssd.runtime.loading import LoadedModel, load_model
 from ssd.tuning.measure import DRAFT_ROWS, TARGET_ROWS, DraftFacts, Facts
 from ssd.tuning.texts import Guesses
+
+
+def drawn_ranks(acceptance: float, coverage: float, length: int, seed: int) -> list[int]:
+    """By place of a text: which of the draft's guesses is right, or MISSED; the rates are met exactly."""
+    others = 0.5 ** np.arange(MAX_CHILDREN - 1)
+    shares = [acceptance, *((1 - acceptance) * coverage * others / others[:3].sum())]
+    bounds = np.round(np.minimum(np.cumsum(shares), 1.0) * length)
+    ranks = np.searchsorted(bounds, np.arange(length), side="right")
+    ranks = np.where(ranks < MAX_CHILDREN, ranks, MISSED)
+    return [int(rank) for rank in np.random.default_rng(seed).permutation(ranks)]
 
 
 @pytest.fixture(scope="session")
@@ -25,10 +35,8 @@ def made_up_facts(
     *, acceptance: float, verify: float = 1.0, draft: float = 0.2, int8: float = 0.15, length: int = 80
 ) -> Facts:
     """Seconds and rates as one likes them; both drafts guess alike."""
-    draw, coverage = np.random.default_rng(0), 0.7 if acceptance else 0.0
-    guesses = Guesses(
-        [drawn_ranks(acceptance, coverage, length=length, draw=draw).tolist() for _ in range(2)]
-    )
+    coverage = 0.7 if acceptance else 0.0
+    guesses = Guesses([drawn_ranks(acceptance, coverage, length, seed) for seed in range(2)])
     return Facts(
         dict.fromkeys(TARGET_ROWS, verify),
         {

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from campaigns.record import ROOT, Record
+from benchmarks.records import ROOT, Record
 from campaigns.vllm import versions
 from ssd.integrations.vllm import contract
 from ssd.integrations.vllm.contract import TESTED, broken, main, why_unfit, why_untested

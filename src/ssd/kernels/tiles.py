@@ -1,6 +1,6 @@
 """Chooses the tile sizes of attention from shapes only, so that they hold for all replays of a captured step.
 
-The sizes avoid register spills on the shapes of `benchmarks/kernel_table.py`; they are not tuned on a GPU.
+The sizes avoid register spills on the shapes of `benchmarks/kernel_compile.py`; they are not tuned on a GPU.
 Knows shapes only.
 """
 

@@ -1,7 +1,7 @@
 """Detects which arithmetic torch and oneDNN can use on this CPU.
 
 Knows instruction sets. The number formats that follow from them were chosen by measuring forwards of 1 to
-128 rows (benchmarks/RESULTS.md, `benchmarks/linears.py`). They are not timed at startup: timing noise could
+128 rows (benchmarks/RESULTS.md). They are not timed at startup: timing noise could
 change the format between starts, and with the format a model's near-ties change.
 """
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from campaigns.draft.fuzz_frames import resident_bytes
 from ssd.draft.client.client import DraftClient
 from ssd.draft.client.connection import AddressSource, FixedSources
 from ssd.draft.protocol.sockets import MOST_UNREAD, Keys, ZmqDraftSocket, make_keys
 from tests.draft.protocol.frames import hello
+from tests.draft.protocol.fuzz_frames import resident_bytes
 
 pytestmark = pytest.mark.skipif(
     not sys.platform.startswith("linux"), reason="bytes that nobody reads are counted on Linux only"

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from campaigns.draft.fuzz_frames import Fuzz
 from ssd.draft.protocol import codec
 from ssd.draft.protocol import messages as wire
 from ssd.draft.protocol.codec import FrameError, decode, encode
@@ -32,6 +31,7 @@ from ssd.draft.protocol.messages import (
 )
 from tests.draft.protocol import frames
 from tests.draft.protocol.frames import VOCAB, each_kind
+from tests.draft.protocol.fuzz_frames import Fuzz
 
 replace: Callable[..., AnyMessage] = msgspec.structs.replace
 
@@ -386,7 +386,7 @@ def test_spoilt_frames_are_refused_or_mean_something(kind: int, edits: list[tupl
 
 
 def test_fuzz_in_short() -> None:
-    """The first inputs of `python -m campaigns.draft.fuzz_frames`: also mirrors and sessions stay whole."""
+    """The first inputs of the long fuzz: mirrors and sessions stay whole too."""
     fuzz = Fuzz(seed=random.Random(3).randrange(100))
     fuzz.run(15_000)
     assert fuzz.outcomes["frames taken"] > 500

@@ -37,7 +37,7 @@ from ssd.kvcache.block_manager import BlockManager, OutOfBlocks
 
 _ROWS_PER_SEAT = 4
 """Rows that a sequence needs in a round. With fewer, trees are late and shallow, and all sequences together
-gain less; with more, a further sequence gains more than deeper trees (benchmarks/seats.py)."""
+gain less; with more, a further sequence gains more than deeper trees."""
 _BUSY_SHARE = 0.7
 """The next step is launched when this share of the usual duration of the current one has passed. Later, the
 device might wait; earlier, more outcomes would come too late for it."""

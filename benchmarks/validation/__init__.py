@@ -1,1 +1,0 @@
-"""How far `ssd plan` can be trusted: its predictions beside measurements, published and our own."""
