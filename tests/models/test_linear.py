@@ -12,7 +12,7 @@ from ssd.attention.inputs import PlainInput
 from ssd.config import DType, RunnerConfig
 from ssd.models import arithmetic, decoder
 from ssd.models.arithmetic import Arithmetic
-from ssd.models.int8 import Int8Matrix, fine_rounded_matmul, rounded, rounded_matmul
+from ssd.models.int8 import Int8Matrix, rounded
 from ssd.models.linear import (
     MakeMatMul,
     MatMul,
@@ -24,6 +24,7 @@ from ssd.models.linear import (
 )
 from ssd.runtime.loading import load_model
 from ssd.runtime.runner import forward
+from tests.models.rounded import fine_rounded_matmul, rounded_matmul
 from tests.tiny import write_checkpoint
 
 CPU = torch.device("cpu")

@@ -7,9 +7,9 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from ssd.models.int8 import fine_rounded_matmul, rounded_matmul
 from ssd.models.linear import MakeMatMul, MatMul, matmul, packed_matmul
 from ssd.models.shards import MOST_SHARDS, ShardThreads, num_shards, sharded
+from tests.models.rounded import fine_rounded_matmul, rounded_matmul
 from tests.models.test_linear import needs_int8
 from tests.models.threads import sums_by_threads
 

@@ -114,15 +114,6 @@ def _integer_matmul(matrix: Int8Matrix) -> Callable[[Tensor, torch.dtype], Tenso
     return multiply
 
 
-def rounded_matmul(weight: Tensor, bias: Tensor | None) -> Callable[[Tensor], Tensor]:
-    return int8_matmul(rounded(weight), bias)
-
-
-def fine_rounded_matmul(weight: Tensor, bias: Tensor | None) -> Callable[[Tensor], Tensor]:
-    """The same with inputs of 16 bits."""
-    return int8_matmul(rounded(weight, 16), bias)
-
-
 def _int8_steps() -> int:
     steps = arithmetic.arithmetic().int8_steps
     assert steps is not None, "a matrix is rounded where resolve_precision refuses int8"
