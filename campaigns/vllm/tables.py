@@ -1,6 +1,6 @@
-"""The record of campaigns/vllm as tables of Markdown; docs/vllm-equality.md has the one of vLLM's V2 runner.
+"""The record of campaigns/vllm as tables of Markdown.
 
-    python -m campaigns.vllm.tables --record docs/records/vllm.jsonl [--runner v2]
+    python -m campaigns.vllm.tables --record RECORD.jsonl [--runner v2]
 
 A row is a case: how many of its texts are the same with and without a draft, and how many are those of stock
 vLLM. The control, vLLM's own speculation, has rows of its own: it is compared with the texts of stock vLLM.

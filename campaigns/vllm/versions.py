@@ -1,6 +1,6 @@
-"""Which versions of vLLM work with SSD: the table of docs/vllm-versions.md, from what was run and read.
+"""Which versions of vLLM work with SSD: the table of docs/vllm-reference.md, from what was run and read.
 
-    python -m campaigns.vllm.versions --record docs/records/vllm.jsonl
+    python -m campaigns.vllm.versions --record RECORD.jsonl
 
 Needs the sources of the tested releases (`python -m ssd.integrations.vllm.contract` fetches them).
 """

@@ -99,7 +99,7 @@ HELD: dict[str, tuple[str, ...]] = {
         "tests/models/test_gguf_check.py::test_a_header_that_does_not_fit_its_file_is_refused",
     ),
     "The images in [deploy/](deploy) run as an unprivileged user.": (
-        "tests/test_images.py::test_it_runs_as_a_user_without_rights_under_an_init",
+        "tests/test_deploy.py::test_images_run_as_a_user_without_rights_under_an_init",
     ),
     "They require no key unless `SSD_API_KEY` is set, and listen on all addresses of their container: "
     "publish the port only to those who should use it.": (ADVICE,),

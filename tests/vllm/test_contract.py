@@ -15,8 +15,6 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.records import ROOT, Record
-from campaigns.vllm import versions
 from ssd.integrations.vllm import contract
 from ssd.integrations.vllm.contract import TESTED, broken, main, why_unfit, why_untested
 from ssd.integrations.vllm.released import version_in
@@ -155,12 +153,6 @@ def test_every_tested_release_keeps_the_contract(version: str) -> None:
     assert broken(folder) == []
     # SSD on the V2 runner needs 0.32.
     assert bool(broken(folder, "v2")) == (version == "0.31.0")
-
-
-def test_the_table_of_versions_is_that_of_the_record() -> None:
-    lines = Record(ROOT / "docs/records/vllm.jsonl", {}).lines()
-    page = (ROOT / "docs/vllm-versions.md").read_text()
-    assert versions.table(lines, sources) in page, "python -m campaigns.vllm.versions"
 
 
 @pytest.mark.vllm
