@@ -7,6 +7,8 @@ checked.
 import json
 import re
 import shlex
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -80,6 +82,12 @@ def test_quick_commands_run(text: str, tmp_path: Path, monkeypatch: pytest.Monke
     environment = {"COLUMNS": "120", "SSD_HF_CACHE": str(tmp_path / "cache")}
     done = CliRunner().invoke(app, OF_SSD[text][1:], input=RUN[text], env=environment)
     assert done.exit_code == 0, done.output
+
+
+@pytest.mark.parametrize("script", ["grow_a_tree", "growth_policy"])
+def test_examples_run(script: str) -> None:
+    command = [sys.executable, f"examples/{script}.py"]
+    assert subprocess.run(command, cwd=ROOT, check=True, capture_output=True).stdout
 
 
 def test_modules_that_pages_run_exist() -> None:
