@@ -6,6 +6,7 @@ again from a seed; and it can die and be replaced.
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from ssd.config import DraftConfig
@@ -102,6 +103,11 @@ class InMemoryDraft:
 
     def kill(self) -> None:
         self.service, self._ended = None, "killed"
+
+    def replace(self, model: Path) -> None:
+        """The next line finds a draft of this model."""
+        self._config = replace(self._config, model=str(model))
+        self.kill()
 
     def pump(self, turns: int) -> None:
         if self.service is not None and not self.is_stopped:

@@ -40,11 +40,8 @@ def test_drafted_rows_decide_one_position_after_the_other() -> None:
 def test_a_missing_seed_comes_from_id_and_salt_alike_on_every_rank() -> None:
     ranks = [rows_of(a=None, b=None).decisions(batch(["a", "b"], [1, 1]))[2] for _ in range(2)]
     assert ranks[0].tolist() == ranks[1].tolist()
+    assert rows_of(a=-3).seed_of("a") == 2**64 - 3, "a negative seed is its bits"
     assert ranks[0].view(np.uint64).tolist() == [seed_of("a", "salt"), seed_of("b", "salt")]
-
-
-def test_a_negative_seed_is_its_bits() -> None:
-    assert rows_of(a=-3).seed_of("a") == 2**64 - 3
 
 
 def test_an_id_that_comes_again_draws_with_its_new_seed() -> None:

@@ -144,18 +144,14 @@ def test_who_comes_while_sessions_are_closed_does_not_wait(end: Callable[[Bench]
 
 
 def test_who_detached_it_stays_detached() -> None:
-    bench = Bench()
-    bench.fail()
-    bench.drafting.detach()
-    bench.pause()
-    assert not bench.made[-1].is_attached
-
-
-def test_a_report_is_given_during_a_pause() -> None:
+    """And who asks for a report during a pause gets one."""
     bench = Bench()
     assert bench.drafting.report() == {"rounds": 7}
     bench.fail()
     assert bench.drafting.report()["drafting_paused"] == 1
+    bench.drafting.detach()
+    bench.pause()
+    assert not bench.made[-1].is_attached
 
 
 def test_what_was_closed_stays_closed() -> None:

@@ -53,23 +53,11 @@ def beside(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Beside]:
     found.close()
 
 
-def test_what_a_worker_reads_of_a_request_costs_that_request_alone(beside: Beside) -> None:
-    """Needs no vLLM: by the names of the fields that are read."""
-    values = (*VALUES, {-1}, {2**31}, {2**70}, set(range(70_000)), [[1] * 70_000], [[1]] * 70_000)
+def test_prompts_that_no_model_has_cost_their_request_alone(beside: Beside) -> None:
     with undisturbed(beside.speculator, beside.honest):
-        for name in vars(params()):
-            for value in values:
-                if _is_possible(name, value):
-                    beside.begin(sampling_params=params(**{name: value}))
-            beside.honest.rounds_until_hits()
         for prompt in ([-1], [2**31], [2**70], [399, 400], [0] * 70_000):
             beside.begin(prompt=prompt)
-    assert beside.sessions.meter.counts["spec_declined", "parameters"] > 50
-
-
-def _is_possible(name: str, value: Any) -> bool:
-    """What vLLM itself works with: its counts are numbers."""
-    return name != "max_tokens" or value is None or isinstance(value, int)
+        beside.honest.rounds_until_hits()
 
 
 @pytest.mark.vllm

@@ -15,7 +15,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ssd.cli import vllm_memory
-from ssd.cli.vllm_flags import value_of
 from ssd.cli.vllm_memory import with_memory
 from ssd.config import DraftConfig, EngineConfig
 from ssd.integrations.vllm.memory import Draft, MemoryShares, Target, share_host
@@ -35,10 +34,7 @@ def test_an_idle_machine_gives_both_what_they_usually_take() -> None:
     shares = share_host(24 * GIB, 22 * GIB, *PAIR)
     assert (shares.target_kv, shares.draft_kv) == (4 * GIB, 2 * GIB)
     assert shares.utilisation is None
-
-
-def test_no_more_kv_than_texts_can_fill() -> None:
-    """Where the user says how many there may be at a time."""
+    # No more KV than texts can fill, where the user says how many there may be at a time.
     few = replace(PAIR[0], longest=1024, most_texts=8)
     assert share_host(24 * GIB, 22 * GIB, few, PAIR[1]).target_kv == 8 * 1024 * (28 << 10)
 
@@ -165,13 +161,6 @@ def test_a_length_after_the_dashes_is_the_one_that_must_fit(
     with_own_draft = vllm_memory._target(placed(model).config, ["--speculative-config", "{}"], 5)
     assert with_own_draft is not None
     assert with_own_draft.most_texts == 0
-
-
-def test_values_of_flags() -> None:
-    assert value_of("--dtype", ["--x", "--dtype", "half"]) == "half"
-    assert value_of("--dtype", ["--dtype=float"]) == "float"
-    assert value_of("--max-model-len", ["--max_model_len", "5"]) == "5"
-    assert value_of("--dtype", []) == ""
 
 
 def test_sizes_of_models_that_are_not_ours(tmp_path: Path) -> None:

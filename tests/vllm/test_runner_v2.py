@@ -34,18 +34,11 @@ def runner(**changes: Any) -> SimpleNamespace:
 
 
 def test_drafted_tokens_are_written_where_v2_reads_them() -> None:
+    """A new request with one token left is padded by vLLM, and has no row yet."""
     found = runner()
     patch = V2RunnerPatch(found, BatchRows("salt"), Settings(coupled=False))
-    patch.prepare_step(scheduled(drafted={"a": [7, 8]}))
+    patch.prepare_step(scheduled(new("b"), drafted={"a": [7, 8], "b": [-1, -1, -1]}))
     assert found.req_states.draft_tokens.tolist() == [[0, 0, 0], [0, 0, 0], [7, 8, 0], [0, 0, 0]]
-
-
-def test_placeholders_of_a_new_request_are_left_to_vllm() -> None:
-    """A new request with one token left is padded, and has no row yet."""
-    found = runner()
-    patch = V2RunnerPatch(found, BatchRows("salt"), Settings(coupled=False))
-    patch.prepare_step(scheduled(new("b"), drafted={"b": [-1, -1, -1]}))
-    assert not found.req_states.draft_tokens.any()
 
 
 def test_every_request_has_a_seed() -> None:

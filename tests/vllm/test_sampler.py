@@ -14,12 +14,10 @@ pytestmark = pytest.mark.vllm
 
 from vllm.platforms import current_platform
 from vllm.v1.outputs import SamplerOutput
-from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessors
-from vllm.v1.sample.logits_processor.builtin import MinTokensLogitsProcessor
+from vllm.v1.sample.logits_processor import LogitsProcessors
 from vllm.v1.sample.metadata import SamplingMetadata
 from vllm.v1.sample.rejection_sampler import RejectionSampler
 from vllm.v1.sample.sampler import Sampler
-from vllm.v1.sample.thinking_budget_state import ThinkingBudgetStateHolder
 from vllm.v1.spec_decode.metadata import SpecDecodeMetadata
 
 from ssd.integrations.vllm.batch_rows import BatchRows
@@ -120,48 +118,6 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-def minimum(least: int, texts: Sequence[list[int]]) -> LogitsProcessors:
-    """Text 1 may not end before it has so many tokens; every third token would end it."""
-    found = MinTokensLogitsProcessor(None, torch.device("cpu"), False)
-    found.min_toks = {1: (least, texts[1], set(range(0, VOCABULARY, 3)), False)}
-    stops = torch.arange(0, VOCABULARY, 3)
-    found.logits_slice = (torch.ones_like(stops), stops)
-    return LogitsProcessors([found] if len(texts[1]) < least else [])
-
-
-@pytest.mark.parametrize("least", [1, 2, 3, 4, 9])
-@pytest.mark.parametrize("temperatures", [(0.7, 1.2, 0.9), (0.0, 0.0, 0.0)])
-def test_minimum_lengths_count_what_was_drafted(least: int, temperatures: tuple[float, ...]) -> None:
-    steps, texts = [some_logits(step, 3) for step in range(4)], [list[int]() for _ in IDS]
-    for logits in steps:
-        logits[:, ::3] += 20.0
-    for step, logits in enumerate(steps):
-        given = metadata(temperatures, output_token_ids=texts, logitsprocs=minimum(least, texts))
-        for text, token in zip(texts, alone(logits.clone(), given, step).sampled_token_ids, strict=True):
-            text.append(int(token))
-    assert [token % 3 == 0 for token in texts[1]] == [place >= least for place in range(4)]
-    guesses = [[], texts[1][:3], []]
-    rows = torch.stack([steps[0][0], *(step[1] for step in steps), steps[0][2]])
-    empty: list[list[int]] = [[], [], []]
-    given = metadata(temperatures, spec_token_ids=guesses, logitsprocs=minimum(least, empty))
-    output = runner().rejection_sampler(verification(guesses), None, rows, given)
-    assert output.sampled_token_ids[1].tolist() == texts[1]
-
-
-def test_a_budget_for_thinking_is_spent_by_its_own_request() -> None:
-    """Text 2 has thought enough; the others' rows stay as they are."""
-    marks = SimpleNamespace(reasoning_start_token_ids=[100], reasoning_end_token_ids=[101])
-    holder = ThinkingBudgetStateHolder(marks, 3, 4, torch.device("cpu"), False)
-    thinking = SimpleNamespace(thinking_token_budget=2)
-    added = [(2, thinking, [1, 100], [5, 6])]
-    holder.sync_batch(BatchUpdate(batch_size=3, removed=[], added=added, moved=[]))
-    texts: list[list[int]] = [[1, 2], [3, 4], [5, 6]]
-    given = metadata((0.0, 0.0, 0.0), output_token_ids=texts, thinking_budget_state_holder=holder)
-    logits = some_logits(1, 3)
-    expected = [*logits[:2].argmax(1).tolist(), 101]
-    assert alone(logits, given, 0).sampled_token_ids.flatten().tolist() == expected
-
-
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("temperatures", [(0.7, 1.2, 0.9), (0.0, 0.8, 0.0), (0.0, 0.0, 0.0)])
 def test_verified_tokens_are_those_that_come_without_a_draft(
@@ -199,17 +155,13 @@ def test_padding_that_vllm_marks_is_never_accepted() -> None:
 
 
 def test_greedy_is_what_stock_vllm_gives() -> None:
+    """Also beside rows that draw."""
     given, logits = metadata((0.0, 0.0, 0.0)), some_logits(3, 3)
     logits[:, [40, 17]] = 100.0  # A tie.
-    ours, stock = runner().sampler(logits, given), Sampler()(logits, given)
-    assert ours.sampled_token_ids.tolist() == stock.sampled_token_ids.tolist() == [[17], [17], [17]]
-
-
-def test_greedy_rows_are_the_same_beside_random_ones() -> None:
-    logits = some_logits(3, 3)
-    logits[:, [40, 17]] = 100.0
     mixed = runner().sampler(logits, metadata((0.0, 0.9, 0.0))).sampled_token_ids
     assert [mixed[0].item(), mixed[2].item()] == [17, 17]
+    ours, stock = runner().sampler(logits, given), Sampler()(logits, given)
+    assert ours.sampled_token_ids.tolist() == stock.sampled_token_ids.tolist() == [[17], [17], [17]]
 
 
 @pytest.mark.parametrize("mode", ["raw_logprobs", "raw_logits", "processed_logprobs", "processed_logits"])

@@ -1,25 +1,34 @@
 """`ssd serve --engine vllm` with the real vLLM, as clients see it: the official openai client, one server.
 
-Needs vLLM beside this package, and SmolLM2 as a folder (SSD_TEST_MODELS/folders/smollm2).
+Answers, keys, counters; a draft that is killed or stands still under streams; a hostile request beside them;
+an end in the middle of streams or of the start. Needs vLLM beside this package, and SmolLM2 as a folder
+(SSD_TEST_MODELS/folders/smollm2).
 """
 
 import json
+import os
 import signal
+import time
 from collections.abc import Iterator
-from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 pytest.importorskip("openai")
 pytest.importorskip("httpx")
-from benchmarks.served import Served, ask, serving, smollm2
-from campaigns.vllm import faults
-from campaigns.vllm.endings import end_while_serving
-from campaigns.vllm.hostile_request import DISTURBANCES, HOSTILE, measured
+from benchmarks.served import Served, ask, is_healthy, serving, smollm2, start
+from benchmarks.streams import Seen, Streams, Undisturbed
+from tests.alive import is_alive
 from tests.server.process import until
 
-pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.vllm, pytest.mark.models, pytest.mark.timeout(900)]
+
+CLIENTS, TOKENS = 4, 24
+HUNG_SECONDS = 10.0
+"""Between two pieces of a text: far less than the draft is away, far more than a busy machine needs."""
+AWAY_SECONDS = 15.0
+HOSTILE: dict[str, Any] = {"stop_token_ids": [-1, 2**31, 2**62], "bad_words": ["crab crab crab " * 300] * 100}
 
 
 @pytest.fixture(scope="module")
@@ -125,31 +134,86 @@ def test_an_abort_leaves_nothing_behind(server: Served) -> None:
     assert server.counted("ssd_spec_sessions") <= 1  # The last one: it hears of an end with the next step.
 
 
-def test_hostile_fields_of_one_request_cost_the_others_no_draft(server: Served) -> None:
-    """The small form of `python -m campaigns.vllm.hostile_request`."""
-    found = measured(server, HOSTILE[:1], rounds=1, num_tokens=12)
-    assert found["in_hostile_runs"] == dict.fromkeys(DISTURBANCES, 0)
+@pytest.fixture(scope="module")
+def usual(server: Served) -> Undisturbed:
+    return Undisturbed.of(server, num_tokens=TOKENS, clients=CLIENTS)
 
 
-def test_neither_kills_nor_freezes_of_the_draft_harm(server: Served, tmp_path: Path) -> None:
-    """The small form of `python -m campaigns.vllm.faults`."""
-    model, record = smollm2(), tmp_path / "record"
-    options = ("--target", model, "--draft", model, "--record", record, "--kills", 2, "--freezes", 1)
-    sizes = ("--endings", 0, "--tokens", 24, "--clients", 4, "--slow-draft")
-    # With this seed the draft stands still for 3 s.
-    arguments = faults.parsed([str(each) for each in (*options, *sizes, "--seed", 11)])
-    code = faults.run(arguments, lambda *_: nullcontext(server))
-    lines = [json.loads(line) for line in record.read_text().splitlines()]
-    assert code == 0, [line["wrong"] for line in lines]
-    assert [line["case"] for line in lines] == ["undisturbed", "freeze 0", "kill 0", "kill 1"]
-    assert [line["idle"] for line in lines[1:]] == [False, False, True]
-    for line in lines[1:]:
-        assert line["equal"] == line["requests"] > 0
+def streams_while(server: Served, usual: Undisturbed, away: float) -> tuple[Seen, int]:
+    """The draft stands still for `away` seconds under streams, or is killed: 0."""
+    streams, pid, engines = _streams(server), server.draft_pid(), server.engine_pids()
+    try:
+        time.sleep(1.0)
+        os.kill(pid, signal.SIGSTOP if away else signal.SIGKILL)
+        time.sleep(away)
+        if away:
+            os.kill(pid, signal.SIGCONT)
+        else:
+            until(lambda: not is_alive(pid))
+            assert server.await_draft(120.0)
+        hits = server.counted("ssd_draft_frames")
+        until(lambda: server.counted("ssd_draft_frames") > hits, seconds=60, what="a word of the draft")
+    finally:
+        seen = streams.stop()
+    assert not seen.lost
+    assert not usual.changed(seen)
+    assert len(seen.texts) >= CLIENTS
+    assert server.engine_pids() == engines != []
+    return seen, pid
+
+
+def _streams(server: Served) -> Streams:
+    return Streams(server, num_tokens=TOKENS, clients=CLIENTS)
+
+
+def test_a_killed_draft_changes_no_stream_and_comes_back(server: Served, usual: Undisturbed) -> None:
+    _, pid = streams_while(server, usual, away=0.0)
+    assert server.draft_pid() != pid
+
+
+def test_no_stream_waits_for_a_frozen_draft(server: Served, usual: Undisturbed) -> None:
+    seen, pid = streams_while(server, usual, away=AWAY_SECONDS)
+    assert server.draft_pid() == pid
+    assert seen.longest_gap() < HUNG_SECONDS
+
+
+def test_hostile_fields_of_one_request_cost_the_others_no_draft(server: Served, usual: Undisturbed) -> None:
+    names = ("draft_connects", "draft_losses", "draft_moved", "draft_resyncs")
+    before = [server.counted(f"ssd_{name}") for name in names]
+    streams = Streams(server, num_tokens=TOKENS, clients=CLIENTS, rounds=1)
+    for field, value in HOSTILE.items():
+        ask(server, extra_body={field: value, "ignore_eos": True})
+    assert not usual.changed(streams.join())
+    assert [server.counted(f"ssd_{name}") for name in names] == before
+
+
+def end(server: Served) -> None:
+    """Asked to end, the server ends well and leaves nothing."""
+    server.look_at_memory()
+    server.look()
+    server.process.send_signal(signal.SIGTERM)
+    assert server.process.wait(60) == 0
+    assert not server.until_nothing_is_left()
+    assert len(server.seen) > 1
 
 
 def test_an_end_in_the_middle_of_streams_leaves_nothing(server: Served) -> None:
     """The last test of this server."""
-    found = end_while_serving(server, signal.SIGTERM, seconds=1.0)
-    assert not found["wrong"]
-    assert found["healthy"]
-    assert found["processes"] > 1
+    streams = Streams(server, num_tokens=128)
+    time.sleep(1.0)
+    end(server)
+    streams.stop()
+
+
+def test_an_end_during_the_start_leaves_nothing(tmp_path: Path) -> None:
+    """While vLLM is imported: the draft runs by then."""
+    model = smollm2()
+    server = start(tmp_path, model, model)
+    try:
+        until(lambda: len(server.children) > 1)
+        time.sleep(3.0)
+        assert not is_healthy(server)
+        end(server)
+    finally:
+        server.process.kill()
+        server.process.wait()

@@ -141,20 +141,16 @@ def test_only_steps_that_generate_are_timed(speculator: FakePolicy) -> None:
     assert speculator.settled[-1][1:] == (0, None)
 
 
-def test_an_id_that_ends_and_comes_again_in_one_step_begins_anew(speculator: FakePolicy) -> None:
+@pytest.mark.parametrize(("finished", "reopened"), [(["a"], 0), ([], 1)])
+def test_an_id_that_comes_again_restarts_its_session(
+    speculator: FakePolicy, finished: list[str], reopened: int
+) -> None:
+    """After its end, or as a new request while it lives."""
     sessions = sessions_of(speculator)
     sessions.begin(scheduled(new("a", [1])))
-    sessions.begin(scheduled(new("a", [2, 3]), finished=["a"]))
+    sessions.begin(scheduled(new("a", [2, 3]), finished=finished))
     assert speculator.texts == {"a": [2, 3]}
-    assert sessions.report()["spec_sessions_reopened"] == 0
-
-
-def test_a_live_id_that_comes_again_as_new_is_opened_again(speculator: FakePolicy) -> None:
-    sessions = sessions_of(speculator)
-    sessions.begin(scheduled(new("a", [1])))
-    sessions.begin(scheduled(new("a", [1, 2, 3])))
-    assert speculator.texts == {"a": [1, 2, 3]}
-    assert sessions.report()["spec_sessions_reopened"] == 1
+    assert sessions.report()["spec_sessions_reopened"] == reopened
 
 
 @pytest.mark.parametrize(
@@ -232,15 +228,10 @@ def test_only_the_latest_step_is_proposed_for(speculator: FakePolicy) -> None:
     sessions.begin(scheduled(new("b")))
     sessions.settle(["b"], [[4]])
     assert [sessions.propose()[0] for _ in range(2)] == [["b"], []]
-
-
-def test_a_request_that_ended_meanwhile_gets_no_proposal(speculator: FakePolicy) -> None:
-    sessions = sessions_of(speculator)
-    sessions.begin(scheduled(new("a")))
-    sessions.settle(["a"], [[4]])
-    sessions.begin(scheduled(finished=["a"]))
+    sessions.settle(["b"], [[4]])
+    sessions.begin(scheduled(finished=["b"]))
     assert sessions.propose() == ([], [])
-    assert speculator.asked == []
+    assert speculator.asked == [["b"]]
 
 
 def test_detached_nothing_is_told_or_proposed_until_attached_again(speculator: FakePolicy) -> None:

@@ -42,20 +42,14 @@ def test_the_runner_gets_no_seed_and_the_scheduler_keeps_it() -> None:
     assert params.seed == 7
 
 
-def test_a_seed_of_zero_is_a_seed() -> None:
-    record = scheduled(new("a", sampling_params=SamplingParams(seed=0)))
-    assert without_seeds(record).scheduled_new_reqs[0].sampling_params.seed is None
-
-
-def test_where_nobody_brings_a_seed_nothing_is_copied() -> None:
-    record = scheduled(new("a", sampling_params=SamplingParams()), new("b", sampling_params=None))
+def test_only_requests_with_a_seed_are_copied() -> None:
+    """A seed of zero is a seed; a request that only pools has none."""
+    pooling, seeded = new("a", sampling_params=None), new("b", sampling_params=SamplingParams(seed=0))
+    changed = without_seeds(scheduled(pooling, seeded)).scheduled_new_reqs
+    assert changed[0] is pooling
+    assert changed[1].sampling_params.seed is None
+    record = scheduled(new("a", sampling_params=SamplingParams()), pooling)
     assert without_seeds(record) is record
-
-
-def test_who_only_pools_stays_as_it_is_beside_a_seed() -> None:
-    pooling = new("a", sampling_params=None)
-    record = scheduled(pooling, new("b", sampling_params=SamplingParams(seed=1)))
-    assert without_seeds(record).scheduled_new_reqs[0] is pooling
 
 
 @pytest.mark.parametrize(
