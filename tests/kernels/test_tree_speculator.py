@@ -1,6 +1,6 @@
 """What V2's speculator is given under asynchronous scheduling, with stand-ins for the names that vLLM has.
 
-`tests/vllm/test_v2.py` runs the same in vLLM itself, for tokens alone.
+`tests/exact/vllm` runs the same in vLLM itself, for tokens alone.
 """
 
 import sys

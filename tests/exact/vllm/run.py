@@ -13,7 +13,7 @@ import json
 import os
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -113,16 +113,20 @@ class Attached(Vllm):
 
         vars(opening)["sources_at"] = sources
         super().__init__(options)
-        self._models, self._kind = models, "good"
-        self.wait_for_draft()
+        self._models, self._kind, self._is_killed = models, "good", False
 
     def answer(self, row: Row) -> dict[str, Any]:
         if row.draft != self._kind:
+            losses = self.report()["draft_losses"]
             self._kind = row.draft
             self.draft.replace(self._models / row.draft)
-        self.wait_for_draft()
+            self._wait_for(lambda report: report["draft_losses"] > losses)
+        self._wait_for(lambda report: report["draft_up"])
         before = self.report()
         found = super().answer(row)
+        if self._is_killed:
+            self._is_killed = False
+            self._wait_for(lambda report: report["draft_losses"] > before["draft_losses"])
         counted = _since(before, self.report())
         found["counted"] |= {
             "drafted": counted.get("spec_decode_num_draft_tokens.draft", 0),
@@ -138,17 +142,19 @@ class Attached(Vllm):
         super().after_step(row, num_steps)
         if row.is_draft_killed and num_steps == _STEPS_BEFORE_EVENTS:
             self.draft.kill()
+            self._is_killed = True
         self.draft.pump(_TURNS)
         self._check_what_the_draft_holds()
 
     def report(self) -> dict[str, float]:
         return dict(self.worker.ssd_report())
 
-    def wait_for_draft(self) -> None:
+    def _wait_for(self, condition: Callable[[dict[str, float]], object]) -> None:
+        """A thread of the client finds out that a draft is lost, and connects to the next."""
         deadline = time.monotonic() + _START_SECONDS
-        while not self.report()["draft_up"]:
+        while not condition(self.report()):
             if time.monotonic() > deadline:
-                raise TimeoutError(f"no draft within {_START_SECONDS} s")
+                raise TimeoutError(f"the draft is not where it should be: {self.report()}")
             self.draft.pump(1)
             time.sleep(0.01)
 
