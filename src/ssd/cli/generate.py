@@ -55,7 +55,7 @@ def generate(
         bool,
         typer.Option(
             "--compare",
-            help="Generate with the draft and without: show hits, speed, and whether the tokens are equal.",
+            help="Generate with and without the draft, in turns: speeds, a verdict, and equal tokens or not.",
         ),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a prompt, on one line.")] = False,
@@ -87,6 +87,7 @@ def generate(
             raise ValueError("--logprobs is only shown with --json: add that, or leave it out")
         if compare:
             _require_comparable(engine, is_shown_otherwise=as_json or explain or trace is not None)
+            settings["enable_prefix_caching"] = False
         params = sampling.params(max_tokens=_MAX_TOKENS, n=n, logprobs=logprobs)
         with load_llm(model, settings) as llm:
             timeline = llm.record() if trace is not None else None

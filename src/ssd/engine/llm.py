@@ -1,11 +1,13 @@
 """`LLM`: the engine for scripts. Calls block until their outputs are complete."""
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from tqdm import tqdm
 
 from ssd.config import EngineConfig, Mode
+from ssd.decoding.decoder import Decoder
 from ssd.decoding.timeline import Timeline
 from ssd.engine.build import build_engine, with_mode
 from ssd.engine.drafting import replace_draft
@@ -14,6 +16,7 @@ from ssd.engine.outputs import EngineStats, Increment, RequestOutput
 from ssd.engine.prompts import Message, Prompt
 from ssd.models.hub import with_local_models
 from ssd.models.weights import ShowProgress
+from ssd.runtime.cores import CoreSplit, move_to_cores
 from ssd.sampling import SamplingParams
 
 
@@ -67,6 +70,30 @@ class LLM:
         self._loop = EngineLoop(self._engine.core)
         if mode != "ar":
             self._asked = config
+
+    @contextmanager
+    def target_alone(self, *, all_cores: bool = False) -> Iterator[None]:
+        """Inside it the target decodes without its draft, which stays loaded. Only between requests.
+
+        `all_cores`: also on the cores of the draft, which has nothing to compute meanwhile.
+        """
+        core, cores = self._engine.core, self.cores
+        drafted = core.decoder
+        core.use(Decoder(self._engine.loaded.runner), acceptance="coupled")
+        if all_cores:
+            move_to_cores((*cores.target, *cores.draft))
+        try:
+            yield
+        finally:
+            core.use(drafted, acceptance=self._engine.config.acceptance)
+            if all_cores:
+                move_to_cores(cores.target)
+
+    @property
+    def cores(self) -> CoreSplit:
+        """The cores that target and draft were given; none: their threads are not pinned."""
+        config = self._engine.config
+        return CoreSplit(config.cores, () if config.draft is None else config.draft.cores)
 
     @property
     def mode(self) -> Mode:
