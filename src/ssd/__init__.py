@@ -1,7 +1,9 @@
 """SSD: exact LLM decoding in which a draft works ahead while the target verifies."""
 
+import os
 from typing import TYPE_CHECKING, Any
 
+from ssd.processes.openmp import wait_briefly
 from ssd.version import __version__
 
 if TYPE_CHECKING:
@@ -9,6 +11,8 @@ if TYPE_CHECKING:
     from ssd.engine.llm import LLM
     from ssd.sampling import Grammar, SamplingParams
     from ssd.worker.async_llm import AsyncLLM
+
+wait_briefly(os.environ)  # Before torch is loaded, which reads it once.
 
 __all__ = ["LLM", "AsyncLLM", "DraftConfig", "Grammar", "SamplingParams", "__version__"]
 

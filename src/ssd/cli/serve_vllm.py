@@ -32,6 +32,7 @@ from ssd.integrations.vllm.pair import Program, Programs, run_pair
 from ssd.integrations.vllm.placement import CORES, Placement, as_named, on_cores, on_gpus
 from ssd.models.names import path_or_hub_name
 from ssd.processes.logs import start_log
+from ssd.processes.openmp import leave_to_vllm
 
 HOW_TO_GET = f"pip install vllm ({spelled(OLDEST)} or newer; tested up to {spelled(NEWEST)})"
 _vllm = partial(typer.Option, rich_help_panel="vLLM")
@@ -196,6 +197,7 @@ class VllmServer:
             max_num_seqs=self.engine.given.get("max_num_seqs"),
         )
         typer.echo(f"{placement.words}. By hand:\n\n{self.shown(placement)}\n", err=True)
+        leave_to_vllm(os.environ)
         return run_pair(lambda folder: self.programs(placement, folder))
 
     def _notes(self, config: EngineConfig) -> Iterator[str]:

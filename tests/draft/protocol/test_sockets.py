@@ -282,6 +282,20 @@ def test_keys_are_added_and_removed_while_a_draft_runs(folder: Path) -> None:
             heard = draft.receive(5.0)
             assert heard is not None
             assert heard.key == "alice"
-        # Keys that cannot be read change nothing.
+        # A key whose file cannot be read is refused; the others are not affected.
         (folder / "draft/bob.key").write_text("no key")
         assert reaches(draft, folder / "engine") == ""
+        assert reaches(draft, folder / "bob") is None
+
+
+def test_a_key_removed_with_or_after_the_shared_one_is_refused(folder: Path) -> None:
+    make_tenant_keys(folder, "alice")
+    make_tenant_keys(folder, "bob")
+    with closing(ZmqDraftSocket("tcp://127.0.0.1:0", Keys(folder / "draft"))) as draft:
+        for name in ("engine", "bob"):
+            (folder / f"draft/{name}.key").unlink()
+        assert reaches(draft, folder / "alice") == "alice"
+        assert reaches(draft, folder / "bob") is None
+        assert reaches(draft, folder / "engine") is None
+        (folder / "draft/alice.key").unlink()
+        assert reaches(draft, folder / "alice") is None

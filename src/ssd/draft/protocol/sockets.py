@@ -4,6 +4,7 @@ Knows addresses, keys and bytes. Does not know messages. No call blocks longer t
 to: a full queue is reported, never waited for.
 """
 
+import contextlib
 import logging
 import os
 import shutil
@@ -96,13 +97,20 @@ class Keys:
     folder: Path
 
     def names(self) -> dict[bytes, str]:
-        """Those that a draft lets in, by their public keys."""
-        self._file(f"{_SHARED_KEY}.key")
+        """Those that a draft lets in, by their public keys; none: it lets nobody in."""
         return {self.public(path.stem): path.stem for path in sorted(self.folder.glob("*.key"))}
+
+    def require_any(self) -> None:
+        """ValueError if the folder holds no public key, which at a start is a mistake."""
+        if not self.names():
+            self._file(f"{_SHARED_KEY}.key")
 
     def state(self) -> list[tuple[str, int, int]]:
         """Another one once a public key was added, removed or replaced."""
-        found = [(path.name, path.stat()) for path in sorted(self.folder.glob("*.key"))]
+        found = []
+        for path in sorted(self.folder.glob("*.key")):
+            with contextlib.suppress(OSError):  # It has just been removed.
+                found.append((path.name, path.stat()))
         return [(name, stat.st_mtime_ns, stat.st_ino) for name, stat in found]
 
     def public(self, name: str) -> bytes:
@@ -307,6 +315,7 @@ class ZmqDraftSocket:
     def _authenticate(self, keys: Keys) -> None:
         self._authenticator = ThreadAuthenticator(self._context)
         self._authenticator.start()
+        keys.require_any()
         self._names = keys.names()
         self._authenticator.configure_curve_callback("*", _OnlyKnown(keys, self._names))
         self._socket.curve_publickey, self._socket.curve_secretkey = keys.pair("draft")
@@ -380,18 +389,24 @@ class _OnlyKnown:
         return key in self._accepted
 
     def _read_again(self) -> None:
-        """Called in the authenticator's thread, with each new connection."""
-        try:
-            state = self._keys.state()
-            if state == self._read_at:
-                return
-            names = self._keys.names()
-        except (OSError, ValueError) as error:
-            logger.warning("the keys cannot be read again, so the ones before stay valid: %s", error)
+        """Called in the authenticator's thread, with each new connection.
+
+        A key whose file is gone or cannot be read is not accepted; the others are.
+        """
+        state = self._keys.state()
+        if state == self._read_at:
             return
+        names = dict(self._readable())
         self._names.update(names)
         self._accepted, self._read_at = set(names), state
         logger.info("read the keys again: %d are accepted", len(names))
+
+    def _readable(self) -> Iterator[tuple[bytes, str]]:
+        for path in sorted(self._keys.folder.glob("*.key")):
+            try:
+                yield self._keys.public(path.stem), path.stem
+            except (OSError, ValueError) as error:
+                logger.warning("the key %s is not accepted, since its file cannot be read: %s", path, error)
 
 
 def _configured(socket: "zmq.Socket[bytes]", heartbeat: tuple[int, int]) -> "zmq.Socket[bytes]":
