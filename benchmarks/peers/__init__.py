@@ -1,1 +1,1 @@
-"""Other engines, measured beside this one: the same prompts, weights, lengths and cores, in turns."""
+"""Other engines beside this one: see docs/peers.md."""

@@ -1,39 +1,33 @@
 """Measure other engines beside this one: the same prompts, weights, lengths and cores, in turns.
 
     python -m benchmarks.peers MODEL --draft SMALL_MODEL --setup-help
-    python -m benchmarks.peers MODEL --draft SMALL_MODEL --run runs/peers --peer-python vllm=VENV/bin/python
-    python -m benchmarks.peers MODEL --run runs/sglang --peers "" --url sglang=http://host:30000/v1
+    python -m benchmarks.peers MODEL --draft SMALL_MODEL --run runs/peers
 
-A peer that is not there is left out by name, with the commands that would make it. See docs/peers.md.
+Engines are vllm, llamacpp, transformers and this one. One that is not installed is left out by name, with the
+commands that would install it. Started again with the same settings, a run goes on. See docs/peers.md.
 """
 
 import argparse
+import importlib.util
 import os
+import re
 import shutil
+import subprocess
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from rich.console import Console
-from rich.markup import escape
-
-from benchmarks.peers.cases import check_peer_cases
-from benchmarks.peers.figures import PeersFigures
-from benchmarks.peers.plans import Places, plan_workers
-from benchmarks.peers.prompts import load_token_prompts
-from benchmarks.peers.records import PeerRecord, PeersFolder, PeersManifest, PeersSettings
-from benchmarks.peers.registry import PEERS, SSD, peer_named, setup_commands
-from benchmarks.peers.report import tables, verdict_lines, write_report
-from benchmarks.peers.run import PeersRun, Watcher
-from benchmarks.peers.waves import continued_waves
-from ssd.cli.console import shown
-from ssd.cli.machine import provenance
+from benchmarks.peers.process import WorkerPlan
+from benchmarks.peers.registry import PEERS, SSD, Peer, is_gguf, weights_for
+from benchmarks.peers.run import PeersRun, Prompts
+from ssd.bench.datasets import dataset_label, digest_of, load_prompts
 from ssd.cli.options import parse_cores
-from ssd.cli.progress import progress_of
+from ssd.models.checkpoint import open_checkpoint
 from ssd.models.hub import local_model
-from ssd.processes.host_memory import host_memory
 from ssd.runtime.cores import share_out
+
+_CHECK = "import importlib.util, sys; sys.exit(importlib.util.find_spec(sys.argv[1]) is None)"
 
 
 def parser() -> argparse.ArgumentParser:
@@ -43,46 +37,25 @@ def parser() -> argparse.ArgumentParser:
     add = made.add_argument
     add("model", metavar="MODEL", help="a folder with safetensors, or a GGUF file for ssd and llamacpp")
     add("--draft", help="a small one of the same tokenizer")
-    add("--run", type=Path, metavar="DIR", help="where it is kept; started again, a run goes on")
-    add("--setup-help", action="store_true", help="show the commands that make the peers, and end")
-
-    add = made.add_argument_group("who takes part").add_argument
-    names = [name for name in PEERS if name != SSD]
-    add("--peers", type=_split, default=names, metavar="NAMES", help=f"of {', '.join(names)}")
-    for_peer = "a peer's interpreter; or SSD_PEER_NAME_PYTHON"
-    add("--peer-python", action="append", default=[], metavar="NAME=PATH", help=for_peer)
-    add("--llama-server", metavar="PATH", help="that program for llamacpp; else one on the PATH")
-    for_url = "a server of OpenAI's API, such as SGLang"
-    add("--url", action="append", default=[], metavar="NAME=URL", help=for_url)
-    add("--api-key", default=os.environ.get("SSD_API_KEY"), help="for those servers; or SSD_API_KEY")
-    add("--served-model", metavar="NAME", help="what they call the model; else their first")
-    add("--converted", type=Path, metavar="DIR", help="models in peers' forms; else beside the models")
-
-    add = made.add_argument_group("what is measured").add_argument
-    for_ours = (
-        "of this engine; ar,ssd,ssd+int8, without a draft ar+allcores; none: it takes no part;\n"
-        "with +targetint8 the target is in int8"
-    )
-    add("--ssd-cases", type=_split, metavar="CASES", help=for_ours)
-    for_theirs = "plain, plain+targetcores, draftK (K tokens ahead), draft (its own K), ssdK (our draft)"
-    add("--peer-cases", type=_split, default=["plain", "draft", "draft4"], metavar="CASES", help=for_theirs)
-    four = ["humaneval", "alpaca", "gsm8k", "ultrafeedback"]
-    add("--datasets", type=_split, default=four, metavar="NAMES", help="names, or .jsonl files")
+    add("--run", type=Path, metavar="DIR", help="where the run is kept")
+    add("--setup-help", action="store_true", help="show the commands that install the peers, and end")
+    add("--peers", type=_split, default=[each for each in PEERS if each != SSD], metavar="NAMES")
+    for_python = "a peer's interpreter; else venvs/NAME/bin/python, else this one"
+    add("--peer-python", action="append", default=[], metavar="NAME=PATH", help=for_python)
+    add("--llama-server", metavar="PATH", help="else the one on the PATH")
+    add("--ssd-cases", type=_split, metavar="CASES", help="default: ar,ssd,ssd+int8; alone: ar+allcores")
+    add("--target-precision", choices=("model", "int8"), default="model", help="of this engine's target")
+    for_cases = "plain; draftK: K tokens ahead; draft: the peer's own number"
+    add("--peer-cases", type=_split, default=["plain", "draft", "draft4"], metavar="CASES", help=for_cases)
+    add("--datasets", type=_split, default=["humaneval", "alpaca", "gsm8k"], help="names, or .jsonl files")
     folder = os.environ.get("SSD_DATASET_DIR")
     add("--dataset-dir", type=Path, default=folder, metavar="DIR", help="of NAME*.jsonl; else the hub")
-    add("--num-prompts", type=_at_least(1), default=12, metavar="N", help="of each data set")
-    add("--turns", type=_at_least(1), default=1, metavar="N", help="how often each text is written")
-    add("--first-prompt", type=_at_least(0), default=0, metavar="N", help="skip so many")
-    add("--max-tokens", type=_at_least(8), default=96, metavar="N", help="written after each prompt")
-    add("--dtype", choices=("bfloat16", "float16", "float32"), default="bfloat16", help="everyone's")
-    for_eager = "vLLM starts sooner and is slower: for a first look, not for a comparison"
-    add("--without-compilation", action="store_true", help=for_eager)
-    add("--mixed", action="store_true", help="go on though code or machine has changed")
-
-    add = made.add_argument_group("machine").add_argument
+    add("--num-prompts", type=int, default=12, metavar="N", help="of each data set")
+    add("--turns", type=int, default=1, metavar="N", help="how often each text is written")
+    add("--max-tokens", type=int, default=96, metavar="N", help="written after each prompt")
+    add("--dtype", choices=("bfloat16", "float16", "float32"), default="bfloat16", help="of all engines")
     add("--cores", default="", help="of this engine's target, such as 0; peers get both")
     add("--draft-cores", default="", help="of its draft")
-    add("--memory", type=float, metavar="GIB", help="for all who are loaded together; else what is free")
     return made
 
 
@@ -91,151 +64,110 @@ def main(words: Sequence[str] | None = None) -> None:
     options = flags.parse_args(words)
     try:
         if options.setup_help:
-            _show_setup(options)
-        elif options.run is None:
-            raise ValueError("say where the run is kept: --run DIR")
+            for name in options.peers:
+                print(f"# {name}", *_setup(PEERS[name], options), "", sep="\n")
         else:
-            _measure(options, Console(stderr=True, highlight=False))
+            _measure(options)
     except ValueError as error:
         flags.exit(2, f"error: {error}\n")
 
 
-def _measure(options: argparse.Namespace, console: Console) -> None:
-    folder, places = PeersFolder(options.run), places_of(options)
-    model = local_model(options.model, hf_cache=None)
-    draft = local_model(options.draft, hf_cache=None) if options.draft else None
-    prompts = load_token_prompts(
-        model, options.datasets, options.dataset_dir, options.num_prompts, options.first_prompt
-    )
-    settings = _settings(model, draft, options, prompts.digests, places)
-    plans, absent = plan_workers(settings, places, _room(prompts.longest + options.max_tokens))
-    engines = {plan.peer.name: plan.engine for plan in plans}
-    manifest = folder.begin(PeersManifest(settings=settings, sessions=[], engines=engines))
-    for name, reason in absent.items():
-        console.print(f"[yellow]without {name}:[/] {escape(reason)}", soft_wrap=True)
-    memory = int(options.memory * 2**30) if options.memory else host_memory().available
-    waves = continued_waves(manifest.waves, plans, memory)
-    names = [*manifest.waves, *([plan.name for plan in wave] for wave in waves[len(manifest.waves) :])]
-    manifest = replace(manifest, waves=names, absent={**manifest.absent, **absent})
-    folder.write(manifest)
-    run = PeersRun(folder, manifest, waves, prompts.ids, prompts.encode)
-    if not run.is_complete:
-        run.begin_session(provenance(), mixed=options.mixed)
-        _go_on(run, console)
-    _show(folder)
-
-
-def _settings(
-    model: str, draft: str | None, options: argparse.Namespace, digests: dict[str, str], places: Places
-) -> PeersSettings:
-    cores = share_out(target=parse_cores(options.cores), draft=parse_cores(options.draft_cores))
-    peer_cases = options.peer_cases if draft else ["plain"]
-    ssd_cases = options.ssd_cases or (["ar", "ssd", "ssd+int8"] if draft else ["ar+allcores"])
-    check_peer_cases(peer_cases)
-    return PeersSettings(
-        model=model,
-        draft=draft,
-        dtype=options.dtype,
-        peers=[*options.peers, *places.urls],
-        ssd_cases=[] if ssd_cases == ["none"] else ssd_cases,
-        peer_cases=peer_cases,
-        target_cores=list(cores.target),
-        draft_cores=list(cores.draft),
-        datasets=list(digests),
-        num_prompts=options.num_prompts,
-        first_prompt=options.first_prompt,
-        max_tokens=options.max_tokens,
-        prompts=digests,
-        turns=options.turns,
-        compiles=not options.without_compilation,
-    )
-
-
-def _converted(options: argparse.Namespace) -> Path | None:
-    """A model of the hub has no place beside it that one would look at."""
-    return options.converted or (None if Path(options.model).exists() else Path("converted"))
-
-
-def places_of(options: argparse.Namespace) -> Places:
-    said = _named(options.peer_python, "--peer-python")
-    for name in said:
-        peer_named(name)
-    variables = {name: os.environ.get(f"SSD_PEER_{name.upper()}_PYTHON") for name in PEERS}
-    # Whoever is not named may be where --setup-help makes it, or be installed beside this engine.
-    made = {name: path for name in PEERS if (path := Path("venvs") / name / "bin/python").exists()}
-    pythons = {
-        name: Path(said.get(name) or variables[name] or made.get(name) or sys.executable) for name in PEERS
+def _measure(options: argparse.Namespace) -> None:
+    if options.run is None:
+        raise ValueError("say where the run is kept: --run DIR")
+    if unknown := [name for name in options.peers if name not in PEERS]:
+        raise ValueError(f"no peer {unknown[0]!r}: use {', '.join(PEERS)}")
+    if wrong := [case for case in options.peer_cases if not re.fullmatch(r"plain|draft\d*", case)]:
+        raise ValueError(f"--peer-cases: {wrong[0]!r} is none; use plain, draft, draft3 …")
+    options.model = local_model(options.model, hf_cache=None)
+    options.draft = local_model(options.draft, hf_cache=None) if options.draft else None
+    options.ssd_cases = options.ssd_cases or (["ar", "ssd", "ssd+int8"] if options.draft else ["ar+allcores"])
+    options.peer_cases = options.peer_cases if options.draft else ["plain"]
+    texts = {
+        dataset_label(name): load_prompts(name, options.dataset_dir, options.num_prompts)
+        for name in options.datasets
     }
-    program = options.llama_server or shutil.which("llama-server")
-    return Places(
-        pythons={**pythons, SSD: Path(sys.executable)},
-        programs={"llamacpp": program} if program and "llamacpp" not in said else {},
-        urls=_named(options.url, "--url"),
-        converted=_converted(options),
-        api_key=options.api_key,
-        served_model=options.served_model,
-    )
+    tokenizer = open_checkpoint(options.model).tokenizer()
+    prompts: Prompts = {name: [list(tokenizer(each).input_ids) for each in of] for name, of in texts.items()}
+    longest = max(len(prompt) for all_of in prompts.values() for prompt in all_of)
+    plans = list[WorkerPlan]()
+    for name in dict.fromkeys((SSD, *options.peers)):
+        try:
+            # In steps, since engines compile for a size; with room for what is guessed beyond the end.
+            plans += _plans(PEERS[name], options, -(-(longest + options.max_tokens + 32) // 256) * 256)
+        except LookupError as error:
+            print(f"without {name}: {error.args[0]}")
+    unkept = ("run", "setup_help", "peer_python", "llama_server", "dataset_dir")
+    settings: dict[str, Any] = {name: value for name, value in vars(options).items() if name not in unkept}
+    settings["prompts"] = {name: digest_of(all_of) for name, all_of in texts.items()}
+    run = PeersRun(options.run, settings, plans, lambda words: print(words, flush=True))
+    run.go_on(prompts)
+    print(run.report())
 
 
-def _go_on(run: PeersRun, console: Console) -> None:
-    with progress_of("texts", console) as progress:
-        bar = progress.add_task("loading", total=run.num_texts, completed=run.num_done)
+def _plans(peer: Peer, options: argparse.Namespace, max_model_len: int) -> list[WorkerPlan]:
+    """Of one engine; LookupError says why it cannot take part."""
+    is_ours = peer.name == SSD
+    cases = options.ssd_cases if is_ours else options.peer_cases
+    cases = [case for case in cases if peer.has_own_length or case != "draft"]
+    python, program = _python_of(peer, options), options.llama_server or shutil.which("llama-server")
+    to_install = "to install it: " + "; ".join(_setup(peer, options))
+    if is_gguf(options.model) and not peer.reads_gguf:
+        raise LookupError("it needs the model's folder, and this run is of a GGUF file")
+    if not peer.reads_folders and not is_gguf(options.model) and options.dtype != "bfloat16":
+        raise LookupError("its converted files are in bfloat16: use --dtype bfloat16, or a GGUF file")
+    if peer.module and not _can_import(python, peer.module):
+        raise LookupError(f"{python} cannot import {peer.module}; {to_install}")
+    if not peer.module and not program:
+        raise LookupError(f"no program is named, and none is on the PATH; {to_install}")
+    weights = [weights_for(peer, model) for model in (options.model, options.draft) if model]
+    if missing := [each for each in weights if not each.exists()]:
+        raise LookupError(f"{missing[0]} is missing; {to_install}")
+    cores = share_out(target=parse_cores(options.cores), draft=parse_cores(options.draft_cores))
+    job: dict[str, Any] = {
+        "model": str(weights[0]),
+        "dtype": options.dtype,
+        "precision": options.target_precision,
+        # This engine moves its two halves to their cores by itself.
+        "cores": [] if is_ours else [*cores.target, *cores.draft],
+        "target_cores": list(cores.target),
+        "draft_cores": list(cores.draft),
+        "is_as_stored": is_gguf(options.model),
+        "max_model_len": max_model_len,
+        "packages": list(peer.packages),
+        "program": program,
+    }
+    plans = list[WorkerPlan]()
+    for group in [cases] if peer.shares_weights else [[case] for case in cases]:
+        drafts = options.draft and any("draft" in case or case[:2] in ("sd", "ss") for case in group)
+        own = {**job, "cases": group, "draft": str(weights[1]) if drafts else None}
+        plans.append(WorkerPlan(peer=peer, cases=group, python=python, job=own))
+    return plans
 
-        def on_text(record: PeerRecord) -> None:
-            progress.update(bar, description="measuring", advance=1)
-            engine = f"{record.peer} {record.case}"
-            progress.console.print(
-                f"{record.dataset} {record.prompt:4}  {engine:28} {record.rate:8.2f} tok/s"
-            )
 
-        def on_note(text: str) -> None:
-            progress.console.print(f"[dim]{escape(text)}[/]", soft_wrap=True)
-
-        run.go_on(Watcher(on_text=on_text, on_note=on_note))
+def _python_of(peer: Peer, options: argparse.Namespace) -> Path:
+    said = dict(each.split("=", 1) for each in options.peer_python)
+    made = Path("venvs") / peer.name / "bin/python"
+    return Path(said.get(peer.name) or (made if made.exists() else sys.executable)).absolute()
 
 
-def _show(folder: PeersFolder) -> None:
-    console, figures = Console(highlight=False), PeersFigures(folder.records())
-    for table in tables(figures):
-        console.print(shown(table))
-    for line in verdict_lines(figures):
-        console.print(line, soft_wrap=True)
-    write_report(folder)
-    console.print(f"[dim]The same as Markdown: {escape(str(folder.path / 'report.md'))}[/]")
+def _can_import(python: Path, module: str) -> bool:
+    if python == Path(sys.executable).absolute():
+        return importlib.util.find_spec(module) is not None
+    return subprocess.run([python, "-c", _CHECK, module], capture_output=True, timeout=60).returncode == 0
 
 
-def _show_setup(options: argparse.Namespace) -> None:
-    for name in options.peers:
-        peer = peer_named(name)
-        print(f"# {peer.title}")
-        for line in setup_commands(peer, options.model, options.draft, _converted(options)):
-            print(line)
-        print(f"# then: --peer-python {name}=venvs/{name}/bin/python, or SSD_PEER_{name.upper()}_PYTHON\n")
-
-
-def _room(num_tokens: int) -> int:
-    """For prompt, output and what is guessed beyond it, in steps: engines compile for a size."""
-    return -(-(num_tokens + 32) // 256) * 256
+def _setup(peer: Peer, options: argparse.Namespace) -> list[str]:
+    models = [each for each in (options.model, options.draft) if each]
+    return [
+        line.format(venv=f"venvs/{peer.name}", model=model)
+        for line in peer.setup
+        for model in (models if "{model}" in line else [""])
+    ]
 
 
 def _split(text: str) -> list[str]:
     return [part.strip() for part in text.split(",") if part.strip()]
-
-
-def _at_least(least: int) -> Callable[[str], int]:
-    def number(text: str) -> int:
-        if int(text) < least:
-            raise argparse.ArgumentTypeError(f"at least {least}, not {text}")
-        return int(text)
-
-    return number
-
-
-def _named(pairs: list[str], flag: str) -> dict[str, str]:
-    found = dict(pair.split("=", 1) for pair in pairs if "=" in pair)
-    if len(found) < len(pairs):
-        raise ValueError(f"{flag} is NAME=VALUE, each name once")
-    return found
 
 
 if __name__ == "__main__":

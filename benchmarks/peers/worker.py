@@ -1,23 +1,19 @@
-"""The program that every peer runs in: reads a job and prompts as JSON lines, answers with tokens and times.
+"""The program that each engine runs in: reads a job and prompts as JSON lines, answers with tokens and times.
 
-    PYTHON worker.py worker_vllm.py
+    PYTHON worker.py ENGINE
 
-Run by the peer's own interpreter, in which nothing of this project need be installed: it imports the standard
-library only, and the peer's file by its path. That file has `load(job)`, which returns
-`generate(case, prompt, max_tokens, note)`; `note(token_ids)` is called as tokens come, and the clock is here.
-What `generate` returns is added to the answer and goes before what the clock says: this engine's own file
-hands over its tokens at the end, with times of its own clock, and one that hears pieces of text says how many
-tokens there were. Its attribute `versions`, if it has one, is added to those of the packages.
+Run by the engine's own interpreter, which needs nothing of this project except for `ssd` itself: engines.py
+lies beside this file and has `load_ENGINE(job)`, which returns `generate(case, prompt, max_tokens, note)`.
+`note(token_ids)` is called as tokens come, and the clock is here; `generate` may return times of its own.
 
 Standard input: the job, then {"case", "prompt", "max_tokens"} lines. Standard output: {"ready": versions},
-then one answer for each line; {"error": …} where the peer refuses. What it prints goes to standard error.
-
-Between questions whoever started it may stop it, with all that it started.
+then one answer for each line; {"error": …} if the engine refuses. Between questions it may be stopped, with
+all that it started.
 """
 
 import ctypes
+import importlib
 import importlib.metadata
-import importlib.util
 import json
 import os
 import signal
@@ -25,105 +21,79 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 _PR_SET_PDEATHSIG = 1
-Note = Callable[[Sequence[int]], None]
-Generate = Callable[[str, list[int], int, Note], dict[str, Any]]
 
 
 class Clock:
     """When tokens came. The first burst is left out of the time per token: it waited for the prompt."""
 
     def __init__(self) -> None:
-        self._started = time.perf_counter()
-        self.tokens: list[int] = []
+        self._started = self._last = time.perf_counter()
+        self._tokens: list[int] = []
         self._first: tuple[float, int] | None = None
-        self._last = self._started
 
     def note(self, token_ids: Sequence[int]) -> None:
         if not token_ids:
             return
         self._last = time.perf_counter()
-        self.tokens.extend(token_ids)
-        if self._first is None:
-            self._first = (self._last, len(token_ids))
+        self._tokens.extend(token_ids)
+        self._first = self._first or (self._last, len(token_ids))
 
     def answer(self) -> dict[str, Any]:
         """`later`: after the first burst."""
         if self._first is None:
-            raise ValueError("the peer made no token")
+            raise ValueError("the engine made no token")
         first, num_first = self._first
         return {
-            "tokens": self.tokens,
+            "tokens": self._tokens,
             "first_token": first - self._started,
             "seconds_later": self._last - first,
-            "num_later": len(self.tokens) - num_first,
+            "num_later": len(self._tokens) - num_first,
         }
 
 
-def load_peer(file: Path, job: dict[str, Any]) -> Generate:
-    spec = importlib.util.spec_from_file_location(file.stem, file)
-    if spec is None or spec.loader is None:
-        raise ValueError(f"{file} is no Python file")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    loaded: Generate = module.load(job)
-    return loaded
-
-
-def measure(generate: Generate, asked: dict[str, Any]) -> dict[str, Any]:
-    clock = Clock()
-    more = generate(asked["case"], asked["prompt"], asked["max_tokens"], clock.note)
-    return {**clock.answer(), **more}
-
-
-def _tried(action: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+def version_of(package: str) -> str:
     try:
-        return action()
-    except Exception as error:
-        traceback.print_exc()
-        return {"error": f"{type(error).__name__}: {error}"}
-
-
-def _ready(file: Path, job: dict[str, Any], loaded: list[Generate]) -> dict[str, Any]:
-    loaded.append(load_peer(file, job))
-    versions = {}
-    for package in job["packages"]:
-        try:
-            versions[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            versions[package] = "?"
-    return {"ready": {**versions, **getattr(loaded[0], "versions", {})}}
-
-
-def _go_on_if_alone() -> None:
-    """Stopped when the run is killed, nobody would continue it: the system does, and it reads the end.
-
-    Linux only. Elsewhere a worker that is stopped just then stays so, until someone ends it.
-    """
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGCONT))
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "?"
 
 
 def main() -> None:
-    _go_on_if_alone()
-    # The folder of this file is no place to import from.
-    sys.path.pop(0)
+    if sys.platform == "linux":
+        # If the run is killed while this process is stopped, it goes on and reads the end of its input.
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGCONT))
     answers = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)
+    os.dup2(2, 1)  # What the engine prints goes to the log.
     job = json.loads(sys.stdin.readline())
     if job["cores"] and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, job["cores"])
-    loaded: list[Generate] = []
-    answers.write(json.dumps(_tried(lambda: _ready(Path(sys.argv[1]), job, loaded))) + "\n")
-    if not loaded:
-        sys.exit(1)
-    for line in sys.stdin:
-        asked = json.loads(line)
-        answers.write(json.dumps(_tried(lambda asked=asked: measure(loaded[0], asked))) + "\n")  # type: ignore[misc]
-    # What it started may still be stopped, and would not hear that it is to end.
+    generate: Callable[..., dict[str, Any]] | None = None
+
+    def load() -> dict[str, Any]:
+        nonlocal generate
+        generate = getattr(importlib.import_module("engines"), f"load_{sys.argv[1]}")(job)
+        return {"ready": {package: version_of(package) for package in job["packages"]}}
+
+    def measure(asked: dict[str, Any]) -> dict[str, Any]:
+        assert generate is not None
+        clock = Clock()
+        more = generate(asked["case"], asked["prompt"], asked["max_tokens"], clock.note)
+        return {**clock.answer(), **more}
+
+    def tried(action: Callable[..., dict[str, Any]], *what: Any) -> str:
+        try:
+            return json.dumps(action(*what)) + "\n"
+        except Exception as error:
+            traceback.print_exc()
+            return json.dumps({"error": f"{type(error).__name__}: {error}"}) + "\n"
+
+    answers.write(tried(load))
+    for line in sys.stdin if generate else ():
+        answers.write(tried(measure, json.loads(line)))
+    # What it started may still be stopped, and would not hear that it has to end.
     os.killpg(os.getpgrp(), signal.SIGCONT)
 
 

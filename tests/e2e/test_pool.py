@@ -1,29 +1,13 @@
-"""A pool of real drafts behind one engine: the AR tokens, while drafts are killed, drained and come back."""
+"""A pool of real drafts behind one engine."""
 
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from campaigns.e2e.pool_strikes import _PATIENCE, delays_of, main
 from campaigns.e2e.process_faults import Slow
 from ssd import LLM, SamplingParams
 from tests.e2e.drafts import Drafts
 from tests.e2e.test_ssd import COMMON
-
-
-def test_tokens_are_the_targets_while_drafts_come_and_go(
-    target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The small form of `python -m campaigns.e2e.pool_strikes`: drafts drain, are upgraded and are killed."""
-    record = tmp_path / "record.jsonl"
-    few = ("--large", "1", "--small", "0", "--layers", "1", "--pause", "0.02", "--strikes", "3")
-    flags = ("--model", str(target), "--soon", str(_PATIENCE), "--record", str(record))
-    monkeypatch.setattr(sys, "argv", ["pool_strikes", *few, *flags])
-    assert main() == 0
-    assert len(record.read_text().splitlines()) == 3
 
 
 def test_a_request_may_name_its_draft(target: Path, tmp_path: Path) -> None:
@@ -49,16 +33,3 @@ def _until_ready(llm: LLM, count: int) -> None:
     while (draft := llm.stats.draft) is None or draft.num_ready < count:
         assert time.monotonic() < deadline, "a draft is missing"
         time.sleep(0.05)
-
-
-@pytest.mark.parametrize(
-    ("hits", "expected"), [((3, 3, 3, 4), (2.0, 1.0)), ((3, 4, 4, 4), (2.0, _PATIENCE))], ids=["hit", "never"]
-)
-def test_hits_count_from_the_switch_and_those_that_never_come_for_ever(
-    hits: tuple[int, ...], expected: tuple[float, float]
-) -> None:
-    lines = [
-        {"at": 10.0 + second, "moved": moved, "hits": count}
-        for second, moved, count in zip((0, 1, 2, 3), (1, 1, 2, 2), hits, strict=True)
-    ]
-    assert delays_of(lines, 10.0, "hits") == expected

@@ -3,7 +3,6 @@
 import asyncio
 import statistics
 import time
-from collections.abc import Mapping
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 
@@ -50,18 +49,10 @@ class Watch:
         self._pids = dict(zip(PARTS, (server.process.pid, server.children[0]), strict=True))
         self._seen: dict[str, list[Held]] = {part: [] for part in PARTS}
 
-    def now(self) -> Mapping[str, Held]:
-        return {part: Held.by(pid) for part, pid in self._pids.items()}
-
-    @property
-    def most_megabytes(self) -> Mapping[str, float]:
-        """That were seen by `run`."""
-        return {part: max(held.megabytes for held in seen) for part, seen in self._seen.items()}
-
     async def run(self, until_then: float) -> None:
         while time.monotonic() < until_then:
-            for part, held in self.now().items():
-                self._seen[part].append(held)
+            for part, pid in self._pids.items():
+                self._seen[part].append(Held.by(pid))
             await asyncio.sleep(0.5)
 
     def halves(self) -> dict[str, tuple[Held, Held]]:

@@ -1,6 +1,6 @@
 """Two vLLM servers and one of ours on one pool of three drafts, which are killed, drained and upgraded.
 
-    python -m campaigns.e2e.fleet --model SMOLLM2_FOLDER --minutes 10 --record docs/records/fleet.jsonl
+    python -m benchmarks.real_pool --model SMOLLM2_FOLDER --minutes 10
 
 Each server is a tenant with a key and a weight of its own, and has clients that stream without a pause,
 one greedy, the next with a seed. A fourth tenant floods all drafts and lies to them (hostile_tenant.py).
@@ -14,33 +14,49 @@ the servers, which are nicer: a round takes a few steps of a draft, as where dra
 targets. Guesses from a text's own words are off: a hit is a draft's.
 """
 
-import argparse
 import os
 import random
 import signal
 import sys
 import tempfile
 import time
+from argparse import Namespace
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+from benchmarks.flags import parser
 from benchmarks.records import Record
 from benchmarks.served import Served, has_draft, start, until_healthy
-from benchmarks.sharing import shares_of, windows, worst
 from benchmarks.streams import Seen, Streams, Undisturbed
-from campaigns.e2e.pool_strikes import HOW
 from ssd.draft.protocol.sockets import make_keys, make_tenant_keys
 from tests.network.programs import Program
 from tests.server.process import ServerProcess, free_port, serving, until
 
+FLAGS: dict[str, object] = {
+    "model": Path,
+    "minutes": 10.0,
+    "tokens": 48,
+    "clients": 3,
+    "frames": 50.0,
+    "width": 12,
+    "window": 10.0,
+    "cores": "0",
+    "draft-cores": "1,1,0",
+    "nice": 5,
+    "seed": 0,
+    "record": None,
+}
+HOW = {"killed": signal.SIGKILL, "drained": signal.SIGTERM, "upgraded": signal.SIGTERM}
 SERVERS = {"ours": 1, "vllm-one": 1, "vllm-two": 2}
 HOSTILE = "hostile"
 WEIGHTS = {**SERVERS, HOSTILE: 1}
 DRAFTS = ("first", "second", "third")
 MOST_OFF = 0.1
+_WANTING = 0.95
+"""Share of a window's steps in which a tenant would have had more: then it wants more than its share."""
 _TELLS_EVERY = "0.5"
 _DRAIN_SECONDS = 10.0
 """Until a draft that drains is ended, if it still has sequences of a server."""
@@ -80,7 +96,7 @@ class Pool:
         what = ["--model", str(self._model), "--name", "pool", "--listen", self._addresses[name]]
         what += ["--keys", str(self._keys / "draft"), "--weights", weights, "--lifeline"]
         what += ["--cores", self._cores[name]] if self._cores else []
-        telling = ["campaigns.e2e.telling_draft", ",".join(WEIGHTS), _TELLS_EVERY, "draft"]
+        telling = ["tests.e2e.telling_draft", ",".join(WEIGHTS), _TELLS_EVERY, "draft"]
         program = Program(None, "", [*telling, *what, *self._flags, *flags])
         self._running[name] = program
         self.told.append(program.lines)
@@ -121,7 +137,7 @@ def started(place: Path, model: Path, pool: Pool, tenant: str, cores: str) -> It
 
 @contextmanager
 def flooding(pool: Pool, frames: float) -> Iterator[Program]:
-    words = ["campaigns.e2e.hostile_tenant", pool.addresses, "--keys", pool.keys_of(HOSTILE)]
+    words = ["tests.e2e.hostile_tenant", pool.addresses, "--keys", pool.keys_of(HOSTILE)]
     program = Program(None, "", [*words, "--frames", str(frames)])
     try:
         program.until_it_speaks()
@@ -137,7 +153,7 @@ def be_nice(server: ServerProcess, by: int) -> None:
             os.setpriority(os.PRIO_PROCESS, int(task.name), os.getpriority(os.PRIO_PROCESS, 0) + by)
 
 
-def our_settings(options: argparse.Namespace) -> dict[str, Any]:
+def our_settings(options: Namespace) -> dict[str, Any]:
     cores = tuple(map(int, options.cores.split(",")))
     return {
         "server": {"served_model_name": "served"},
@@ -161,6 +177,31 @@ def strike_on(pool: Pool, seconds: float, chance: random.Random, say: Callable[[
         done[how] += 1
         say(f"{how} {name}")
     return done
+
+
+def windows(
+    lines: Sequence[dict[str, Any]], seconds: float, names: Collection[str], *, beside: Collection[str] = ()
+) -> Iterator[dict[str, int]]:
+    """Rows by tenant, of each window in which each of `names` wanted more. `beside`: further tenants."""
+    first = lines[0]
+    for line in lines:
+        if line["at"] - first["at"] < seconds:
+            continue
+        turns = line["turns"] - first["turns"]
+        wanting = [line["wanting"][name] - first["wanting"][name] for name in names]
+        if min(wanting) >= _WANTING * turns:
+            yield {name: line["rows"][name] - first["rows"][name] for name in (*names, *beside)}
+        first = line
+
+
+def shares_of(rows: Mapping[str, int]) -> dict[str, float]:
+    return {name: count / sum(rows.values()) for name, count in rows.items()}
+
+
+def worst(shares: Sequence[Mapping[str, float]], weights: Mapping[str, float]) -> float:
+    """The largest error of a share, as a part of what it should be."""
+    total = sum(weights.values())
+    return max(abs(each[name] * total / weights[name] - 1) for each in shares for name in weights)
 
 
 def shares_found(told: Sequence[Sequence[dict[str, Any]]], window: float) -> dict[str, Any]:
@@ -207,7 +248,7 @@ def wrong_shares(found: Mapping[str, Any]) -> Iterator[str]:
         yield f"the hostile tenant had {found['hostile_share']:.0%} of all rows, and {due:.0%} are its share"
 
 
-def run(options: argparse.Namespace, folder: Path, say: Callable[[str], None]) -> dict[str, Any]:
+def run(options: Namespace, folder: Path, say: Callable[[str], None]) -> dict[str, Any]:
     model, ours = options.model, our_settings(options)
     asked = {"num_tokens": options.tokens, "clients": options.clients}
     said = ["--width", str(options.width), "--precision", "int8", "--kv-cache-bytes", str(400 << 20)]
@@ -270,21 +311,8 @@ def run(options: argparse.Namespace, folder: Path, say: Callable[[str], None]) -
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--model", type=Path, required=True)
-    parser.add_argument("--minutes", type=float, default=10.0)
-    parser.add_argument("--tokens", type=int, default=48, help="of each text")
-    parser.add_argument("--clients", type=int, default=3, help="of each server")
-    parser.add_argument("--frames", type=float, default=50.0, help="a second, from each of two hostile peers")
-    parser.add_argument("--width", type=int, default=12, help="rows of a step of a draft")
-    parser.add_argument("--window", type=float, default=10.0, help="seconds")
-    parser.add_argument("--cores", default="0", help="of the servers")
-    parser.add_argument("--draft-cores", default="1,1,0", help="one for each draft")
-    parser.add_argument("--nice", type=int, default=5, help="of the servers")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--record", type=Path)
-    options = parser.parse_args()
-    # Whoever ends this program ends its servers too.
+    options = parser(__doc__, FLAGS).parse_args()
+    # When this program is ended, its servers end too.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     began = time.monotonic()
 
@@ -292,14 +320,12 @@ def main() -> int:
         sys.stdout.write(f"{time.monotonic() - began:.0f} s: {words}\n")
         sys.stdout.flush()
 
-    with tempfile.TemporaryDirectory(prefix="fleet-") as folder:
+    with tempfile.TemporaryDirectory(prefix="pool-") as folder:
         found = run(options, Path(folder), say)
     if options.record is not None:
-        names = ("minutes", "tokens", "clients", "frames", "width", "window", "nice", "seed")
-        settings = {name: getattr(options, name) for name in names}
-        Record(options.record, {"model": options.model.name, "weights": WEIGHTS, **settings}).add(
-            "fleet", found
-        )
+        settings = {name: each for name, each in vars(options).items() if name not in ("record", "model")}
+        settings |= {"model": options.model.name, "weights": WEIGHTS}
+        Record(Path(options.record), settings).add("real pool", found)
     sys.stdout.write(f"{found}\n")
     return int(bool(found["wrong"]))
 

@@ -1,12 +1,13 @@
-"""A server under load: `ssd serve` with a draft that is killed twice, and clients of every manner.
+"""A server for an hour: mixed traffic, drafts that are killed, and hostile clients, all at once.
 
-    python -m campaigns.e2e.load --clients 200 --minutes 10
+    python -m benchmarks.soak --minutes 60
 
-Every stream that ends is compared with what the engine says alone. At the end no block is held, nothing
-waits, the server ends at once, and what it holds is what it held.
+`ssd serve` with a tiny model and a draft. Every answer to an honest client is compared with the one that the
+engine gives alone; hostile clients (soak_attacks.py) send grammars that take minutes, half requests and long
+texts, and open streams that they do not read. Ends with 1 if an answer changed, a request was lost, or the
+server holds more memory, files, threads, KV blocks or sessions than it did.
 """
 
-import argparse
 import asyncio
 import contextlib
 import os
@@ -17,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -26,28 +27,29 @@ from typing import Any
 import httpx
 import torch
 
-from campaigns.e2e.held import Held, Watch
-from campaigns.e2e.hostile import Harm
-from campaigns.e2e.load_clients import PATIENCE, Client, Tally
-from campaigns.e2e.load_requests import Case, make_cases
+from benchmarks.flags import parser
+from benchmarks.soak_attacks import Aim, Harm, attack
+from benchmarks.soak_clients import PATIENCE, Case, Client, Tally, make_cases
+from benchmarks.soak_held import Held, Watch
 from tests.alive import is_alive
-from tests.server.process import (
-    ServerProcess,
-    children_of,
-    free_port,
-    is_ready,
-    until,
-)
+from tests.server.process import ServerProcess, children_of, free_port, is_ready, until
 from tests.tiny import cut_layers, write_checkpoint
 
+FLAGS = {
+    "minutes": 60.0,
+    "clients": 40,
+    "attackers": 8,
+    "kill-every": 60.0,
+    "growth": 0.05,
+    "seed": 0,
+}
 ENGINE: dict[str, Any] = {"dtype": "float32", "deterministic": True, "max_model_len": 512}
-Attacker = Callable[[Harm, float], Awaitable[None]]
-"""Does harm until some time, and counts it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
     clients: int
+    attackers: int
     seconds: float
     num_cases: int = 300
     num_kills: int = 2
@@ -130,12 +132,12 @@ async def kill_drafts(server: ServerProcess, load: Load, report: Report) -> None
         report.num_kills += bool(drafts)
 
 
-async def press(
-    server: ServerProcess, cases: Sequence[Case], load: Load, attackers: Sequence[Attacker] = ()
-) -> Report:
+async def press(server: ServerProcess, cases: Sequence[Case], load: Load) -> Report:
     report = Report(Tally())
     until_then = time.monotonic() + load.seconds
     watch = Watch(server)
+    held_seconds = min(60.0, load.seconds / 3)
+    aim = Aim(url=server.url, model="tiny", long_prompt="the " * 300, held_seconds=held_seconds)
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=load.clients)
     async with httpx.AsyncClient(base_url=server.url, timeout=2 * PATIENCE, limits=limits) as http:
         clients = [
@@ -146,7 +148,7 @@ async def press(
         await asyncio.gather(
             watch.run(until_then),
             kill_drafts(server, load, report),
-            *(attacker(report.harm, until_then) for attacker in attackers),
+            *(attack(aim, report.harm, number, until_then) for number in range(load.attackers)),
             *(client.run(until_then) for client in clients),
         )
     report.seconds = time.monotonic() - started
@@ -194,9 +196,7 @@ def seconds_to_drain(server: ServerProcess) -> float:
     return (times[-1] - times[0]).total_seconds()
 
 
-def run(
-    load: Load, folder: Path, attackers: Callable[[ServerProcess], Sequence[Attacker]] = lambda server: ()
-) -> Report:
+def run(load: Load, folder: Path) -> Report:
     torch.set_num_threads(1)
     model = write_checkpoint("llama3", folder / "target")
     draft = cut_layers(model, 2, folder / "draft")
@@ -204,25 +204,29 @@ def run(
     # Too little room for all of them at once: some have to come again.
     room = ("--max-num-seqs", "16", "--max-queue", str(load.clients // 3))
     with ssd_serve(model, draft, folder / "log", *room) as server:
-        report = asyncio.run(press(server, cases, load, attackers(server)))
+        report = asyncio.run(press(server, cases, load))
         settle(server, load, report)
     log = [line for line in server.log if line.get("level") in ("error", "critical")]
     report.faults += [f"logged: {line}" for line in log]
     return report
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--clients", type=int, default=200)
-    parser.add_argument("--minutes", type=float, default=10)
-    parser.add_argument("--seed", type=int, default=0)
-    given = parser.parse_args()
-    load = Load(clients=given.clients, seconds=60 * given.minutes, seed=given.seed)
-    with tempfile.TemporaryDirectory() as folder:
+def main() -> int:
+    options = parser(__doc__, FLAGS).parse_args()
+    seconds = 60 * options.minutes
+    load = Load(
+        clients=options.clients,
+        attackers=options.attackers,
+        seconds=seconds,
+        num_kills=max(1, round(seconds / options.kill_every)),
+        growth=options.growth,
+        seed=options.seed,
+    )
+    with tempfile.TemporaryDirectory(prefix="soak-") as folder:
         report = run(load, Path(folder))
     print(report)
-    sys.exit(0 if report.is_perfect else 1)
+    return 0 if report.is_perfect else 1
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

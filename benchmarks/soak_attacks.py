@@ -1,4 +1,4 @@
-"""Clients that mean harm, each by the number of what it tries, and what a server may answer them.
+"""Hostile clients of the soak, and what a server may answer them.
 
 Knows HTTP as bytes on a socket: an honest library would not send half a head. A server may refuse them, close
 on them or be slow to them. It may not fail: an answer of 500 and above that does not say "later" is a fault,
@@ -11,7 +11,7 @@ import json
 import random
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
@@ -31,7 +31,6 @@ class Harm:
     """What was tried, and what went wrong with it."""
 
     tried: Counter[str] = field(default_factory=Counter)
-    answers: Counter[str] = field(default_factory=Counter)
     faults: list[str] = field(default_factory=list)
 
 
@@ -162,16 +161,13 @@ async def _hold(aim: Aim, chance: random.Random, sent: bytes) -> int:
 async def send_a_long_text(aim: Aim, chance: random.Random) -> int:
     """Megabytes that are too many tokens for any model."""
     word = chance.choice(("a ", "x", "naïve ", "0"))
-    path = chance.choice(("/v1/completions", "/tokenize"))
-    return await aim.post(path, _ask(aim, prompt=word * ((6 << 20) // len(word.encode()))))
+    return await aim.post("/v1/completions", _ask(aim, prompt=word * ((6 << 20) // len(word.encode()))))
 
 
 async def send_many_numbers(aim: Aim, chance: random.Random) -> int:
     """A prompt of millions of token ids."""
-    path = chance.choice(("/v1/completions", "/detokenize"))
     ids = b"[" + b"1," * 3_000_000 + b"1]"
-    name = b"tokens" if path == "/detokenize" else b"prompt"
-    return await aim.post(path, b'{"model": "%s", "%s": %s}' % (aim.model.encode(), name, ids))
+    return await aim.post("/v1/completions", b'{"model": "%s", "prompt": %s}' % (aim.model.encode(), ids))
 
 
 async def send_a_long_prompt(aim: Aim, chance: random.Random) -> int:
@@ -179,32 +175,33 @@ async def send_a_long_prompt(aim: Aim, chance: random.Random) -> int:
     return await aim.post("/v1/completions", _ask(aim, prompt=f"{chance.random()} {aim.long_prompt}"))
 
 
-ATTACKS: Mapping[str, Attack] = {
-    "S1": bomb_with_a_grammar,
-    "S3": read_nothing,
-    "S3 little": read_a_little,
-    "S4 head": send_half_a_head,
-    "S4 body": send_half_a_body,
-    "S10 text": send_a_long_text,
-    "S10 numbers": send_many_numbers,
-    "S10 many": ask_for_very_many,
-}
+ATTACKS: tuple[Attack, ...] = (
+    bomb_with_a_grammar,
+    read_nothing,
+    read_a_little,
+    ask_for_very_many,
+    send_half_a_head,
+    send_half_a_body,
+    send_a_long_text,
+    send_many_numbers,
+    send_a_long_prompt,
+)
 
 
-async def attack(aim: Aim, harm: Harm, names: Mapping[str, Attack], seed: str, until: float) -> None:
-    """One after the other, until then."""
-    chance = random.Random(seed)
+async def attack(aim: Aim, harm: Harm, number: int, until: float) -> None:
+    """One attack after the other, until then."""
+    chance = random.Random(f"hostile {number}")
     while time.monotonic() < until:
-        name = chance.choice(list(names))
+        tried = chance.choice(ATTACKS)
+        name = tried.__name__
         harm.tried[name] += 1
         try:
-            status = await names[name](aim, chance)
+            status = await tried(aim, chance)
         except TimeoutError:
             harm.faults.append(f"{name}: nobody answered")
             continue
         except ConnectionError:
             status = 0  # No connection to be had: there is a cap.
-        harm.answers[f"{name}: {status}"] += 1
         if status >= 500 and status not in _LATER:
             harm.faults.append(f"{name}: status {status}")
         # A refusal that costs nothing would only measure how fast this side asks.

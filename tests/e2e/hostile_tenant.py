@@ -1,6 +1,6 @@
 """The holder of a key that means harm: floods drafts and lies to them, over real sockets.
 
-    python -m campaigns.e2e.hostile_tenant tcp://127.0.0.1:7000,tcp://127.0.0.1:7001 --keys FOLDER
+    python -m tests.e2e.hostile_tenant tcp://127.0.0.1:7000,tcp://127.0.0.1:7001 --keys FOLDER
 
 Two peers connect to each draft with this key, and each sends `--frames` frames a second. `Greedy` opens
 sequences without end and reports random tokens for them: it wants more rows than there are. The other peer

@@ -1,6 +1,6 @@
 """`ssd draft` that also says how it goes: rows by tenant, and in how many steps each would have had more.
 
-    python -m campaigns.e2e.telling_draft alice,bob 0.1 draft --model MODEL --listen ADDRESS --lifeline
+    python -m tests.e2e.telling_draft alice,bob 0.1 draft --model MODEL --listen ADDRESS --lifeline
 
 The tenants to tell of, seconds between two lines, and the command as it is. Nothing else of it is changed.
 """
