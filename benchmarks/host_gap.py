@@ -15,7 +15,6 @@ import torch
 from benchmarks.flags import parser
 from benchmarks.in_turns import percentiles
 from benchmarks.ruled import BLOCK, NUM_BLOCKS, hello, prompt_of, scheduler_of
-from benchmarks.sleeping import SleepingDraft, SleepingTarget
 from ssd.decoding.ahead import DraftAhead
 from ssd.decoding.decoder import Decoder
 from ssd.draft.client.client import DraftClient
@@ -29,6 +28,7 @@ from ssd.engine.schedule import SchedulerLimits
 from ssd.kvcache.block_manager import BlockManager
 from ssd.processes.sockets import private_address
 from ssd.sampling import SamplingParams
+from tests.network.sleeping import SleepingDraft, SleepingTarget
 from tests.tiny import tiny_tokenizer
 
 FLAGS = {"batch": 64, "lookahead": 8, "steps": 400}

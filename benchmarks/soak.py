@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field, fields
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -30,9 +30,8 @@ import torch
 from benchmarks.flags import parser
 from benchmarks.soak_attacks import Aim, Harm, attack
 from benchmarks.soak_clients import PATIENCE, Case, Client, Tally, make_cases
-from benchmarks.soak_held import Held, Watch
 from tests.alive import is_alive
-from tests.server.process import ServerProcess, children_of, free_port, is_ready, until
+from tests.server.process import ServerProcess, children_of, free_port, is_ready, resident_bytes, until
 from tests.tiny import cut_layers, write_checkpoint
 
 FLAGS = {
@@ -44,6 +43,62 @@ FLAGS = {
     "seed": 0,
 }
 ENGINE: dict[str, Any] = {"dtype": "float32", "deterministic": True, "max_model_len": 512}
+
+
+PARTS = ("server", "engine")
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    megabytes: float
+    files: float
+    threads: float
+
+    def __str__(self) -> str:
+        return f"{self.megabytes:.1f} MB, {self.files:.0f} files, {self.threads:.0f} threads"
+
+    def beyond(self, usual: "Held", growth: float) -> list[str]:
+        """What there is more of than usual: by a share, and a handful of files and threads beside."""
+        allowed = Held(0, 4, 4)
+        names = tuple(field.name for field in fields(self))
+        return [
+            f"{name} ({getattr(usual, name):.0f} → {getattr(self, name):.0f})"
+            for name in names
+            if getattr(self, name) > getattr(usual, name) * (1 + growth) + getattr(allowed, name)
+        ]
+
+    @classmethod
+    def by(cls, pid: int) -> "Held":
+        process = Path("/proc") / str(pid)
+        files, threads = (len(list((process / name).iterdir())) for name in ("fd", "task"))
+        return cls(resident_bytes(pid) / 1e6, files, threads)
+
+    @classmethod
+    def usually(cls, seen: "list[Held]") -> "Held":
+        """The median of each."""
+        return cls(*map(statistics.median, zip(*map(astuple, seen), strict=True)))
+
+
+class Watch:
+    """Of the server and its engine, every half second."""
+
+    def __init__(self, server: ServerProcess) -> None:
+        self._pids = dict(zip(PARTS, (server.process.pid, server.children[0]), strict=True))
+        self._seen: dict[str, list[Held]] = {part: [] for part in PARTS}
+
+    async def run(self, until_then: float) -> None:
+        while time.monotonic() < until_then:
+            for part, pid in self._pids.items():
+                self._seen[part].append(Held.by(pid))
+            await asyncio.sleep(0.5)
+
+    def halves(self) -> dict[str, tuple[Held, Held]]:
+        """What was usual in the first half of the time, and in the second."""
+        found = {}
+        for part, seen in self._seen.items():
+            middle = len(seen) // 2
+            found[part] = (Held.usually(seen[:middle]), Held.usually(seen[middle:]))
+        return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,8 +129,6 @@ class Report:
         lines = [
             f"{sum(tally.done.values())} requests in {self.seconds:.0f} s: {dict(tally.done)}",
             f"{tally.num_tokens} tokens compared, 429: {tally.num_429}, {self.num_kills} drafts killed",
-            f"first token: {_percentiles(tally.first_token)}",
-            f"per token after it: {_percentiles(tally.per_token)}",
             *(f"held by the {part}: {first}; then {second}" for part, (first, second) in self.held.items()),
             *([f"attacks: {dict(self.harm.tried)}"] if self.harm.tried else []),
             f"metrics: {self.metrics}",
@@ -91,13 +144,6 @@ class Report:
     @property
     def is_perfect(self) -> bool:
         return not self.all_faults and bool(self.tally.done["read"])
-
-
-def _percentiles(times: Sequence[float]) -> str:
-    if len(times) < 2:
-        return "too few"
-    cuts = statistics.quantiles(times, n=100)
-    return f"p50 {cuts[49] * 1000:.1f} ms, p99 {cuts[98] * 1000:.1f} ms ({len(times)} requests)"
 
 
 @contextlib.contextmanager

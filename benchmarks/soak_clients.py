@@ -47,10 +47,6 @@ class Case:
     """Text and finish reason of each choice."""
     num_tokens: int
 
-    @property
-    def is_alone(self) -> bool:
-        return len(self.expected) == 1
-
 
 @dataclass(frozen=True, slots=True)
 class _Draft:
@@ -106,8 +102,6 @@ class Tally:
     faults: list[str] = field(default_factory=list)
     num_429: int = 0
     num_tokens: int = 0
-    first_token: list[float] = field(default_factory=list)
-    per_token: list[float] = field(default_factory=list)
 
 
 class _BusyError(Exception):
@@ -159,8 +153,7 @@ class Client:
 
     async def _stream(self, case: Case, manner: Manner) -> None:
         body = {**case.body, "stream": True, "stream_options": {"include_usage": True}}
-        started = time.monotonic()
-        times: list[float] = []
+        num_events = 0
         choices = [{"index": index, "text": "", "finish_reason": None} for index in range(len(case.expected))]
         usage: dict[str, Any] = {}
         num_wanted = self._chance.randint(1, 10) if manner == "leave" else None
@@ -168,22 +161,14 @@ class Client:
             if response.status_code != 200:
                 _check_status(response, await response.aread())
             async for event in events_of(response):
-                times.append(time.monotonic())
+                num_events += 1
                 _grow(choices, event)
                 usage = event.get("usage") or usage
-                if len(times) == num_wanted:
+                if num_events == num_wanted:
                     return
                 if manner == "dawdle":
                     await asyncio.sleep(self._chance.uniform(0, 0.2))
         self._compare(case, choices, usage)
-        if manner == "read" and times:
-            self._note_times(case, started, times)
-
-    def _note_times(self, case: Case, started: float, times: list[float]) -> None:
-        self._tally.first_token.append(times[0] - started)
-        if case.is_alone and case.num_tokens > 1:
-            # The last event is the usage, which comes at once.
-            self._tally.per_token.append((times[-1] - times[0]) / (case.num_tokens - 1))
 
     def _compare(self, case: Case, choices: Sequence[dict[str, Any]], usage: dict[str, Any]) -> None:
         ordered = sorted(choices, key=lambda choice: int(choice["index"]))

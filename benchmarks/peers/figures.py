@@ -121,10 +121,7 @@ class PeersFigures:
         if engine == reference:
             return ""
         pairs = list(self._pairs(engine, reference, dataset))
-        parted = [first_difference(one.tokens, other.tokens) for one, other in pairs]
-        unlike = [place for place in parted if place is not None]
-        where = f", else from {statistics.median(unlike):.0f}" if unlike else ""
-        return f"{len(pairs) - len(unlike)}/{len(pairs)}{where}"
+        return f"{sum(list(one.tokens) == list(other.tokens) for one, other in pairs)}/{len(pairs)}"
 
     def _ratios(self, ours: Engine, theirs: Engine, dataset: str) -> list[float]:
         pairs = self._pairs(ours, theirs, dataset)
@@ -145,11 +142,3 @@ def _by_prompt(values: Iterable[tuple[PeerRecord, float]]) -> list[float]:
     for record, value in values:
         found[record.dataset, record.prompt].append(value)
     return [statistics.median(each) for each in found.values()]
-
-
-def first_difference(one: Sequence[int], other: Sequence[int]) -> int | None:
-    """How many tokens two texts share before they part; None if they are equal."""
-    if list(one) == list(other):
-        return None
-    pairs = enumerate(zip(one, other, strict=False))
-    return next((place for place, (a, b) in pairs if a != b), min(len(one), len(other)))

@@ -15,7 +15,6 @@ import torch
 
 from benchmarks.flags import parser
 from benchmarks.ruled import SLOTS, WIDTH, hello, scheduler_of, shape_of
-from benchmarks.sleeping import SleepingDraft
 from ssd.config.draft import weights_of
 from ssd.draft.protocol.sockets import Keys, ZmqDraftSocket
 from ssd.draft.server.scheduler import DraftScheduler
@@ -23,6 +22,7 @@ from ssd.draft.server.server import DraftServer
 from ssd.processes.signals import Signals
 from tests.draft.crowd import wants
 from tests.network.programs import say
+from tests.network.sleeping import SleepingDraft
 
 FLAGS: dict[str, object] = {
     "address:": str,

@@ -18,7 +18,6 @@ import torch
 
 from benchmarks.flags import parser
 from benchmarks.ruled import BLOCK, NUM_BLOCKS, VOCAB, hello, outcome, prompt_of
-from benchmarks.sleeping import SleepingDrafter, SleepingTarget
 from ssd.decoding.ahead import DraftAhead
 from ssd.decoding.decoder import Decoder
 from ssd.decoding.drafter import Drafter, DraftLimits
@@ -36,6 +35,7 @@ from ssd.engine.schedule import SchedulerLimits
 from ssd.kvcache.block_manager import BlockManager
 from ssd.sampling import SamplingParams
 from tests.network.programs import say
+from tests.network.sleeping import SleepingDrafter, SleepingTarget
 from tests.tiny import tiny_tokenizer
 
 FLAGS: dict[str, object] = {
