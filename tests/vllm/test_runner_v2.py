@@ -13,7 +13,13 @@ from vllm.v1.outputs import AsyncModelRunnerOutput
 
 from ssd.integrations.vllm import runner_v2
 from ssd.integrations.vllm.batch_rows import BatchRows
-from ssd.integrations.vllm.runner_v2 import AsyncV2RunnerPatch, SettledOutput, SilentSpeculator, V2RunnerPatch
+from ssd.integrations.vllm.runner_v2 import (
+    AsyncV2RunnerPatch,
+    CoupledVerification,
+    SettledOutput,
+    SilentSpeculator,
+    V2RunnerPatch,
+)
 from ssd.integrations.vllm.settings import Settings
 from tests.vllm.records import new, scheduled
 
@@ -81,6 +87,21 @@ def test_who_reads_an_output_settles_it() -> None:
     # An abstract method of vLLM's class from 0.33 on.
     assert output.get_kv_connector_output() == "blocks"
     assert "get_kv_connector_output" in vars(SettledOutput)
+
+
+def test_a_sequences_last_row_is_not_compared_with_its_neighbour() -> None:
+    """Each row's input is the token drafted for the row before: of the same sequence only."""
+    tokens, inputs = torch.tensor([5, 6, 7, 7, 8, 9]), torch.tensor([4, 5, 6, 7, 7, 1])
+    stock: Any = SimpleNamespace(
+        sampler=SimpleNamespace(sample=lambda *_, **__: (tokens, tokens)), num_speculative_steps=2
+    )
+    unread: Any = None
+    starts = torch.tensor([0, 3, 6], dtype=torch.int32)
+    _, sampled, num_sampled = CoupledVerification.like(stock)._verify(
+        tokens, None, inputs, tokens, starts, unread, unread, unread, unread, unread, inputs
+    )
+    assert num_sampled.tolist() == [3, 2]
+    assert sampled.tolist() == [[5, 6, 7], [7, 8, -1]]
 
 
 def test_a_rejection_sampler_of_a_model_is_not_replaced() -> None:

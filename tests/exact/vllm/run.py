@@ -248,6 +248,7 @@ def main() -> None:
     )
     parser.add_argument("--rows", choices=("SHORT", "LONG", "V1"), default="SHORT")
     parser.add_argument("--runner", choices=("v1", "v2"), default="v2")
+    parser.add_argument("--only", default="", help="rows whose names have this word")
     parser.add_argument("--synchronous", action="store_true")
     parser.add_argument("--padded", action="store_true")
     parser.add_argument("--into", type=Path, required=True)
@@ -255,7 +256,7 @@ def main() -> None:
     prepare()
     vllm = started(asked)
     with asked.into.open("w") as file:
-        for row in getattr(rows, asked.rows):
+        for row in (each for each in getattr(rows, asked.rows) if asked.only in each.name):
             file.write(json.dumps(vllm.answer(row)) + "\n")
             file.flush()
 
