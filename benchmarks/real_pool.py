@@ -29,11 +29,11 @@ from typing import Any
 
 from benchmarks.flags import parser
 from benchmarks.records import Record
-from benchmarks.served import Served, has_draft, start, until_healthy
-from benchmarks.streams import Seen, Streams, Undisturbed
 from ssd.draft.protocol.sockets import make_keys, make_tenant_keys
 from tests.network.programs import Program
 from tests.server.process import ServerProcess, free_port, serving, until
+from tests.vllm.served import Served, has_draft, start, until_healthy
+from tests.vllm.streams import Seen, Streams, Undisturbed
 
 FLAGS: dict[str, object] = {
     "model": Path,

@@ -28,9 +28,9 @@ from typing import Any
 
 import torch
 
-from benchmarks.streams import PROMPTS
 from ssd.integrations.vllm import arguments
 from ssd.sampling.murmur import murmur_noise
+from tests.vllm.streams import PROMPTS
 
 TEMPERATURES = (0.0, 0.7)
 START_SECONDS = 300

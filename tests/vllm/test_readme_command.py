@@ -13,8 +13,8 @@ import httpx
 import pytest
 
 pytest.importorskip("openai")
-from benchmarks.served import Served, begin, readme_command, smollm2, until_healthy
 from ssd.processes.host_memory import host_memory
+from tests.vllm.served import Served, begin, readme_command, smollm2, until_healthy
 
 PORT = 8000
 _HOLD = """

@@ -17,10 +17,10 @@ import pytest
 
 pytest.importorskip("openai")
 pytest.importorskip("httpx")
-from benchmarks.served import Served, ask, is_healthy, serving, smollm2, start
-from benchmarks.streams import Seen, Streams, Undisturbed
 from tests.alive import is_alive
 from tests.server.process import until
+from tests.vllm.served import Served, ask, is_healthy, serving, smollm2, start
+from tests.vllm.streams import Seen, Streams, Undisturbed
 
 pytestmark = [pytest.mark.vllm, pytest.mark.models, pytest.mark.timeout(900)]
 

@@ -10,7 +10,6 @@ of it may leave memory behind.
 import argparse
 import random
 import sys
-import time
 from collections import Counter
 from pathlib import Path
 
@@ -115,13 +114,10 @@ def main() -> int:
     options = parser.parse_args()
     fuzz = Fuzz(options.seed)
     fuzz.run(min(20_000, options.inputs))  # Caches fill and pages are touched once.
-    before, started = resident_bytes(), time.perf_counter()
+    before = resident_bytes()
     fuzz.run(options.inputs)
-    seconds, growth = time.perf_counter() - started, resident_bytes() - before
-    for kind, count in fuzz.outcomes.most_common():
-        print(f"{count:>10,}  {kind}")
-    print(f"{options.inputs:,} inputs in {seconds:.1f} s: {options.inputs / seconds:,.0f}/s")
-    print(f"resident before {before / 2**20:.1f} MiB, growth {growth / 2**20:+.2f} MiB")
+    growth = resident_bytes() - before
+    print(f"{dict(fuzz.outcomes)}; resident memory grew by {growth / 2**20:.2f} MiB")
     return int(growth > _ENOUGH_GROWTH)
 
 

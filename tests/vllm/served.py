@@ -135,7 +135,7 @@ def _is_open(port: int) -> bool:
 
 def readme_command(target: Path, draft: Path | str) -> list[str]:
     """README's command for vLLM with these models, and with nothing else."""
-    readme = (Path(__file__).parents[1] / "README.md").read_text()
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
     lines = [shlex.split(line, comments=True) for line in readme.splitlines() if line.startswith("ssd serve")]
     [found] = [words for words in lines if "vllm" in words and "--print-commands" not in words]
     _ssd, _serve, its_target, *options = found

@@ -10,8 +10,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from benchmarks.served import ask
 from tests.server.process import ServerProcess
+from tests.vllm.served import ask
 
 PROMPTS = (
     "The capital of France is",
