@@ -14,8 +14,7 @@ SPELLED = {
     "ssd16+width8+children2+lookup0": Case(
         mode="ssd", lookahead=16, draft_width=8, draft_children=2, draft_lookup=0
     ),
-    "ssd+growth=uniform+backup=ngram": Case(mode="ssd", growth="uniform", backup="ngram"),
-    "ssd+ratio+saguaro0.5": Case(mode="ssd", acceptance="ratio", saguaro=0.5),
+    "ssd+growth=geometric+backup=ngram": Case(mode="ssd", growth="geometric", backup="ngram"),
 }
 
 
@@ -46,9 +45,3 @@ def test_cases_at_every_temperature_and_batch_size() -> None:
     ]
     assert [case.label for case in cases_of("ssd+t1,ssd+b2", [0.0], [1])] == ["ssd+t1+b1", "ssd+t0+b2"]
     assert len(cases_of("ar,ar", [0.0], [1])) == 1
-
-
-def test_which_cases_have_the_seeds_own_tokens() -> None:
-    assert parse_case("ssd+t1").is_exact
-    assert not parse_case("ssd+ratio+t1").is_exact
-    assert parse_case("ssd+ratio").is_exact

@@ -71,9 +71,9 @@ def test_the_decoder_does_not_change_under_a_request(engines: CaseEngines) -> No
     request = engines.engine.requests.request(PROMPTS[0], SamplingParams(max_tokens=2))
     core.add(request)
     with pytest.raises(ValueError, match="cannot change while requests run"):
-        core.use(core.decoder, acceptance="coupled")
+        core.use(core.decoder)
     core.abort(request.request_id)
-    core.use(core.decoder, acceptance="coupled")
+    core.use(core.decoder)
 
 
 def test_devices(engines: CaseEngines) -> None:

@@ -57,7 +57,7 @@ WRONG = {
     "plan --target nothing": "or give a model's config.json",
     "tune m": "name a small model of the same family with --draft",
     "tune m --draft m --lookahead 4": "--lookahead is chosen by tuning",
-    "tune m --draft m --acceptance ratio": "tuning does not cover --acceptance",
+    "tune m --draft m --draft-children 2": "tuning does not cover --draft-children",
     "bench run m --run r --cases nothing": "A case is ar, sd, sd4, ssd",
     "bench run m --run r --cases ssd": "name a small model of the same family with --draft",
     "bench run m --run r --datasets nothing": "or a .jsonl file",

@@ -112,13 +112,12 @@ def test_options_have_their_flags() -> None:
 
 
 def test_settings_of_the_worker() -> None:
-    said = "--acceptance ratio --backup none --draft-timeout 3 --pad-drafts --float32-head --draft-keys /keys"
+    said = "--backup none --draft-timeout 3 --pad-drafts --float32-head --draft-keys /keys"
     [vllm] = printed("m", "--draft", "tcp://host:1", *said.split())
     assert json.loads(value(vllm, "--additional-config")) == {
         "ssd": {
             "draft": "tcp://host:1",
             "draft_keys": "/keys",
-            "coupled": False,
             "padded": True,
             "backup": "none",
             "draft_timeout": 3,
@@ -130,7 +129,7 @@ def test_settings_of_the_worker() -> None:
 def test_settings_of_the_draft() -> None:
     said = (
         "--draft-width 8 --draft-children 2 --draft-lookup 0 --draft-precision int8 --draft-head 99 "
-        "--draft-growth uniform"
+        "--draft-growth geometric"
     )
     draft, _ = printed("m", "--draft", "small", *said.split())
     for flag in re.findall(r"--(?:draft-)?(\S+ \S+)", said):
@@ -243,7 +242,6 @@ def test_cores_that_vllm_was_given_are_not_the_drafts(monkeypatch: pytest.Monkey
         (["m", "--tool-format", "hermes"], "--tool-call-parser"),
         (["m", "--pad-drafts"], "--pad-drafts needs --draft"),
         (["m", "--device", "cuda:1"], "--device cuda:1: torch sees no GPU here"),
-        (["m", "--acceptance", "ratio"], "nothing is drafted"),
         (["m", "--draft", "s", "--mode", "sd"], "--mode sd is not for --engine vllm"),
         (["m", "--draft", "s", "--draft-width", "99"], "draft.width=99"),
         (["m", "--port", "99999"], "port=99999"),

@@ -90,9 +90,9 @@ def test_nothing_said_is_the_engines_own_default() -> None:
 
 
 WORDS = {
-    "device": "cpu", "dtype": "float32", "mode": "ssd", "backup": "ngram", "acceptance": "ratio",
-    "precision": "int8", "growth": "uniform", "log_level": "debug", "tool_format": "hermes",
-    "reasoning_format": "think", "host": "0.0.0.0", "saguaro": 0.5,
+    "device": "cpu", "dtype": "float32", "mode": "ssd", "backup": "ngram",
+    "precision": "int8", "growth": "geometric", "log_level": "debug", "tool_format": "hermes",
+    "reasoning_format": "think", "host": "0.0.0.0",
     "weights": ("alice=4", "bob=0.5"),
 }  # fmt: skip
 """Values that are not the default, where another number or text is none."""
@@ -100,8 +100,6 @@ BESIDE: dict[str, dict[str, Any]] = {
     "backup": {"mode": "ssd", "draft": "d"},
     "lookahead": {"mode": "ssd", "draft": "d"},
     "mode": {"draft": "d"},
-    "acceptance": {"mode": "ssd", "draft": "d"},
-    "saguaro": {"mode": "ssd", "draft": "d", "acceptance": "ratio"},
 }
 """What a setting of the engine makes no sense without."""
 FLAGS = {("draft", "model"): "--draft", ("server", "api_keys"): "--api-key"}

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ssd.attention.inputs import SequenceInput
-from ssd.decoding.drafter import Drafter, DraftLimits, RatioDrafting
+from ssd.decoding.drafter import Drafter, DraftLimits
 from ssd.decoding.rows import DraftContext
 from ssd.draft.client.proposals import path_to
 from ssd.engine.grammar import GrammarCompiler
@@ -20,7 +20,7 @@ from tests.tiny import tiny_tokenizer
 VOCAB, LOOKAHEAD = 512, 6
 
 
-class Chooser(RowRunner):
+class FavoursTheNext(RowRunner):
     """After each token the next one is likely, and the two behind that are less so."""
 
     def __init__(self) -> None:
@@ -37,10 +37,10 @@ class Chooser(RowRunner):
         return logits
 
 
-def drafter(ratio: RatioDrafting | None = None) -> tuple[Drafter, Chooser]:
-    chooser = Chooser()
+def drafter() -> tuple[Drafter, FavoursTheNext]:
+    model = FavoursTheNext()
     limits = DraftLimits(LOOKAHEAD, 256, 512, VOCAB)
-    return Drafter(chooser, BlockManager(64, 16), limits, ratio=ratio), chooser
+    return Drafter(model, BlockManager(64, 16), limits), model
 
 
 def context(*text: int, temperature: float = 0.0) -> DraftContext:
@@ -57,7 +57,7 @@ def state_of(text: str) -> Mapping[int, GrammarState]:
 
 
 def test_a_tree_is_the_path_and_what_could_stand_in_each_tokens_stead() -> None:
-    made, chooser = drafter()
+    made, model = drafter()
     [path] = made.propose_trees([context(3, 4)], [2])
     assert path.parents is not None
     nodes = {
@@ -70,41 +70,36 @@ def test_a_tree_is_the_path_and_what_could_stand_in_each_tokens_stead() -> None:
         rel=0.05,
     )
     assert list(path.chances) == sorted(path.chances, reverse=True)
-    assert chooser.num_forwards == 2
+    assert model.num_forwards == 2
     assert tuple(path.chain().tokens) == drafter()[0].propose([context(3, 4)], [2])[0].tokens == (5, 6)
 
 
-@pytest.mark.parametrize("ratio", [None, RatioDrafting()])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_what_must_follow_costs_no_forward(ratio: RatioDrafting | None, temperature: float) -> None:
+def test_what_must_follow_costs_no_forward(temperature: float) -> None:
     tokens = tiny_tokenizer()("abcdefghij").input_ids
-    made, chooser = drafter(ratio)
+    made, model = drafter()
     [found] = made.propose([context(3, 4, temperature=temperature)], None, state_of("abcdefghij"))
     assert list(found.tokens) == tokens[:LOOKAHEAD]
-    assert chooser.num_forwards == 0
-    assert (found.proposals is None) is (ratio is None)
+    assert model.num_forwards == 0
 
 
-@pytest.mark.parametrize("ratio", [None, RatioDrafting()])
-def test_guesses_keep_to_the_grammar(ratio: RatioDrafting | None) -> None:
+def test_guesses_keep_to_the_grammar() -> None:
     """Digits are hardly likely by the draft, but nothing else may follow; what is forced is read at once."""
-    made, chooser = drafter(ratio)
+    made, model = drafter()
     states = state_of("[0-9]abcd[0-9][0-9]")
     [found] = made.propose([context(3, 4)], None, states)
     text = tiny_tokenizer().decode(found.tokens)
     assert text[0].isdigit()
     assert text[1:5] == "abcd"[: len(text) - 1]
-    assert chooser.num_forwards < len(found.tokens)
+    assert model.num_forwards < len(found.tokens)
     state = states[0]
     for token in found.tokens:
         assert state.allows(token)
         state = state.after(token)
 
 
-@pytest.mark.parametrize("ratio", [None, RatioDrafting()])
-def test_a_draft_without_any_allowed_token_gives_way(ratio: RatioDrafting | None) -> None:
-    made, _chooser = drafter(ratio)
+def test_a_draft_without_any_allowed_token_gives_way() -> None:
     limits = DraftLimits(LOOKAHEAD, 256, 512, vocab_size=4)
-    made = Drafter(Chooser(), BlockManager(64, 16), limits, ratio=ratio)
+    made = Drafter(FavoursTheNext(), BlockManager(64, 16), limits)
     [found] = made.propose([context(3, 2)], None, state_of("[0-9]abcd"))
     assert found.tokens == ()

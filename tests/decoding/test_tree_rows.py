@@ -149,15 +149,10 @@ class OddsThenEvens:
 def test_every_node_has_the_mask_of_its_path() -> None:
     constraint = OddsThenEvens(2)
     drafted, parents = (3, 5, 4, 6, 7), (-1, -1, 0, 2, 3)
-    kept, kept_parents = worth_verifying(Speculation(drafted, parents=parents), constraint, "coupled")
+    kept, kept_parents = worth_verifying(Speculation(drafted, parents=parents), constraint)
     assert (kept, kept_parents) == ((3, 5, 4), (-1, -1, 0))
     sampling = SamplingRow(PARAMS, 9, 3, (4, 4), History([4, 4, 2], 2), constraint=constraint)
     row = DecodeRow([2, *kept], 2, [0], True, sampling, num_drafted=3, parents=kept_parents)
     odd, even = constraint.masks(())[0], OddsThenEvens(3).masks(())[0]
     masks = [each.allowed for each in decided_positions(row)]
     assert [list(mask) for mask in masks if mask is not None] == [list(m) for m in (odd, even, even, odd)]
-
-
-def test_ratio_acceptance_takes_paths_only() -> None:
-    with pytest.raises(ValueError, match="verifies one path"):
-        DecodeRow([2, 1, 3], 2, [0], True, None, 2, acceptance="ratio", parents=(-1, -1))

@@ -86,10 +86,8 @@ def section() -> str:
 
 
 UNTESTED = (
-    "A draft cannot change tokens: under coupled acceptance each token is the target's own decision, "
+    "A draft cannot change tokens: each token is the target's own decision, "
     "and a wrong or hostile draft only costs time.",
-    'Under ratio acceptance (`acceptance="ratio"`) the draft is trusted to have sampled from the '
-    "distribution that it reports: use only your own draft.",
     "A draft sees texts.",
     "Every engine that uses it sends it the token ids of prompts and answers, with seeds and sampling "
     "parameters.",

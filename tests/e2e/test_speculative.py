@@ -106,11 +106,6 @@ def test_a_draft_with_a_short_context_declines(target: Path, tmp_path: Path) -> 
         ({"draft": "x"}, "mode is 'ar'"),
         ({"mode": "warp"}, "use one of ar, sd"),
         ({"mode": "sd", "draft": "x", "lookahead": 0}, "between 1 and 16"),
-        ({"acceptance": "ratio"}, "nothing is drafted: use mode='sd'"),
-        ({"mode": "sd", "draft": "x", "acceptance": "none"}, "use one of coupled, ratio"),
-        ({"mode": "sd", "draft": "x", "saguaro": 0.5}, "needs acceptance='ratio'"),
-        ({"mode": "sd", "draft": "x", "acceptance": "ratio", "saguaro": 0.0}, "above 0 and at most 1"),
-        ({"mode": "sd", "draft": "x", "acceptance": "ratio", "saguaro": 1.5}, "above 0 and at most 1"),
     ],
 )
 def test_wrong_drafting_settings_are_refused(target: Path, settings: dict[str, Any], message: str) -> None:

@@ -146,7 +146,7 @@ def test_a_callers_time_is_a_forwards_only_if_it_computed_all_the_while(
     assert (decoder.times.verify >= 1.0) is not was_over
     assert (core.stats.step_seconds >= 1.0) is not was_over
     core.abort(next(iter(core._requests)))
-    core.use(core.decoder, acceptance="coupled")  # what was under way is nobody's
+    core.use(core.decoder)  # what was under way is nobody's
 
 
 def test_what_was_told_when_a_step_failed_comes_with_the_next(tiny_llama: Path) -> None:

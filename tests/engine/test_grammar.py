@@ -138,14 +138,6 @@ def test_a_text_that_cannot_go_on_is_an_error(
     assert llm.generate([PROMPTS[0]], SamplingParams(max_tokens=2), use_tqdm=False)
 
 
-def test_ratio_acceptance_ends_such_a_text_too(tiny_llama: Path) -> None:
-    params = SamplingParams(temperature=1.0, seed=3, max_tokens=20, grammar=CHOICE, bad_words=["yes", "no"])
-    settings: dict[str, Any] = {"mode": "sd", "draft": str(tiny_llama), "acceptance": "ratio", "lookahead": 4}
-    with LLM(str(tiny_llama), device="cpu", show_progress=False, **settings) as llm:
-        for output in llm.generate(PROMPTS, params, use_tqdm=False):
-            assert (output.outputs[0].finish_reason, output.outputs[0].text in ("ye", "n")) == ("error", True)
-
-
 @pytest.mark.parametrize(
     ("text", "is_allowed"),
     [

@@ -7,7 +7,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from ssd.config import GrowthPolicyName
 from ssd.draft.server import kernel_checks
 from ssd.draft.server.kernel_checks import CHECKED, ForestScene, check_steps, scene_of, sound_kernels
 from ssd.draft.server.main import shape_for
@@ -153,9 +152,8 @@ def test_what_fails_is_torchs() -> None:
     assert not hasattr(forest, "_fused")
 
 
-@pytest.mark.parametrize("policy", ["uniform", "geometric"])
-def test_fan_outs_select_and_attach_by_torch(policy: GrowthPolicyName) -> None:
-    assert FusedForest(TorchArrays(), SHAPE, policy, frozenset(STEPS))._kernels == {"apply"}
+def test_fan_outs_select_and_attach_by_torch() -> None:
+    assert FusedForest(TorchArrays(), SHAPE, "geometric", frozenset(STEPS))._kernels == {"apply"}
 
 
 def test_a_service_tries_its_own_shapes_and_leaves_what_fails(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ from tests.pool.target import TargetPlan
 GREEDY = (Sampling(seed=1), Sampling(seed=2, end_ids=[1]))
 SAMPLED = (
     Sampling(seed=3, temperature=0.7),
-    Sampling(seed=4, temperature=0.8, ratio=True),
+    Sampling(seed=4, temperature=0.8, top_p=0.9),
     Sampling(seed=5, repetition_penalty=1.1, frequency_penalty=0.2),
     Sampling(seed=6, temperature=1.0, top_k=5, top_p=0.9, min_tokens=4),
     Sampling(seed=7, temperature=float("nan")),

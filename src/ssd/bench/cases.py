@@ -11,19 +11,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, get_args
 
-from ssd.config import Acceptance, Backup, DraftConfig, EngineConfig, GrowthPolicyName, Mode, Precision
+from ssd.config import Backup, DraftConfig, EngineConfig, GrowthPolicyName, Mode, Precision
 
 HOW_SPELLED = (
     "ar, sd, sd4, ssd or ssd8 (a mode and its lookahead), with any of +int8 +head32768 +width8 +children4 "
-    "+lookup0 +growth=uniform +backup=ngram +ratio +saguaro0.5 +allcores +t0.7 +b8"
+    "+lookup0 +growth=geometric +backup=ngram +allcores +t0.7 +b8"
 )
 _NUMBERS = {
     "head": "draft_head", "width": "draft_width", "children": "draft_children", "lookup": "draft_lookup",
-    "saguaro": "saguaro", "t": "temperature", "b": "batch_size",
+    "t": "temperature", "b": "batch_size",
 }  # fmt: skip
 _WORDS: dict[str, tuple[str, Any]] = {
     "int8": ("draft_precision", "int8"),
-    "ratio": ("acceptance", "ratio"),
     "allcores": ("all_cores", True),
 }
 _NOT_SETTINGS = ("batch_size", "temperature", "all_cores")
@@ -45,8 +44,6 @@ class Case:
     draft_head: int | None = None
     growth: GrowthPolicyName | None = None
     backup: Backup | None = None
-    acceptance: Acceptance | None = None
-    saguaro: float | None = None
     all_cores: bool = False
     """The target also uses the draft's cores: for modes whose draft needs no cores of its own."""
     batch_size: int = 1
@@ -90,14 +87,9 @@ class Case:
         """The name with temperature and batch size: no two cases of a run share it."""
         return f"{self.name}+t{self.temperature:g}+b{self.batch_size}"
 
-    @property
-    def is_exact(self) -> bool:
-        """Whether its tokens depend only on the seed, and so equal those of other exact cases."""
-        return self.acceptance != "ratio" or self.temperature == 0
-
 
 def parse_case(text: str) -> Case:
-    """`ssd+int8+growth=uniform` → the case of that name."""
+    """`ssd+int8+growth=geometric` → the case of that name."""
     head, *words = text.strip().split("+")
     match = re.fullmatch(r"(ar|sd|ssd)(\d*)", head)
     if match is None:
@@ -123,7 +115,7 @@ def _field_of(word: str, text: str) -> tuple[str, Any]:
     if match is None or match[1] not in _NUMBERS:
         raise ValueError(f"{text!r}: {word!r} is unknown. A case is {HOW_SPELLED}")
     field = _NUMBERS[match[1]]
-    is_whole = field not in ("saguaro", "temperature")
+    is_whole = field != "temperature"
     if is_whole and "." in match[2]:
         raise ValueError(f"{text!r}: {match[1]} is a whole number")
     return field, int(match[2]) if is_whole else float(match[2])

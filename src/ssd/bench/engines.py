@@ -115,7 +115,7 @@ class CaseEngines:
         """Runs the prompts as one batch, each up to max_tokens. Their seeds count up from `seed`."""
         self._move_to(self._cores_of(case))
         core, requests = self.engine.core, self.engine.requests
-        core.use(self._decoder_of(self.config_of(case)), acceptance=case.acceptance or "coupled")
+        core.use(self._decoder_of(self.config_of(case)))
         batch = [
             requests.request(
                 prompt,

@@ -80,8 +80,7 @@ def check_equality(records: Iterable[CaseRecord], ties: Iterable[Tie] = ()) -> E
     groups = defaultdict[tuple[str, int, float], list[CaseRecord]](list)
     for record in records:
         case = parse_case(record.case)
-        if case.is_exact:
-            groups[record.dataset, record.prompt, case.temperature].append(record)
+        groups[record.dataset, record.prompt, case.temperature].append(record)
     differences, num_compared = list[Difference](), 0
     has_plain = any(_is_plain(each) for group in groups.values() for each in group)
     for group in groups.values():

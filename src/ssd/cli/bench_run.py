@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 _what = partial(typer.Option, rich_help_panel="What is measured")
 _INTERRUPTED = 130
 """Exit code of a program that Ctrl-C ended."""
-_SET_BY_CASES = {"mode": "ssd", "acceptance": "coupled", "saguaro": 1.0}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,10 +155,9 @@ def _measure(folder: Path, options: BenchOptions, engine: EngineOptions, cases: 
 
 def _without_cases(flags: dict[str, Any]) -> dict[str, Any]:
     """Settings without those that the cases set. Raises ValueError if a flag contradicts the cases."""
-    for name, harmless in _SET_BY_CASES.items():
-        if flags.get(name, harmless) != harmless:
-            raise ValueError(f"--{name} is set by the cases here: --cases ar,sd4,ssd+ratio+saguaro0.5 …")
-    return {name: value for name, value in flags.items() if name not in _SET_BY_CASES}
+    if flags.get("mode", "ssd") != "ssd":
+        raise ValueError("--mode is set by the cases here: --cases ar,sd4,ssd+int8 …")
+    return {name: value for name, value in flags.items() if name != "mode"}
 
 
 def _settings(

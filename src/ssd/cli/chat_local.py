@@ -18,18 +18,15 @@ if TYPE_CHECKING:
     from ssd.engine.outputs import Increment, SpeculationStats
     from ssd.sampling import SamplingParams
 
-_OF_DRAFTING = ("draft", "acceptance", "saguaro")
-"""Settings without meaning in mode ar."""
-
 
 class LocalBackend:
     def __init__(self, model: str, settings: dict[str, Any], params: SamplingParams) -> None:
         """A draft that is given with `--mode ar` is kept for a later /mode."""
         self._params = params
-        self._drafting = {name: settings[name] for name in _OF_DRAFTING if name in settings}
+        self._drafting = {"draft": settings["draft"]} if "draft" in settings else {}
         self._hf_cache = settings.get("hf_cache")
         if settings.get("mode", "ar") == "ar":
-            settings = {name: value for name, value in settings.items() if name not in _OF_DRAFTING}
+            settings = {name: value for name, value in settings.items() if name != "draft"}
         self._llm: LLM = load_llm(model, settings)
         self._model = model
         self._before = self._llm.stats.speculation

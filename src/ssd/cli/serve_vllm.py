@@ -56,7 +56,6 @@ _FLAGS = {
     "max_logprobs": "--max-logprobs",
 }
 _REFUSED = {
-    "saguaro": "it is for ratio acceptance in our own engine",
     "enable_trees": "vLLM verifies one path: it has no attention over trees",
     "num_blocks": "use -- --num-gpu-blocks-override",
     "deterministic": "on GPUs, set VLLM_BATCH_INVARIANT=1 for vLLM's own mode",
@@ -326,7 +325,6 @@ class VllmServer:
             **named,
             runner=model_runner(),
             draft_keys=draft.keys,
-            coupled=config.acceptance == "coupled",
             padded=self.vllm.pad_drafts,
             backup=config.backup,
             draft_timeout=draft.timeout,

@@ -9,7 +9,7 @@ from ssd.config import schema
 from ssd.config.runner import MAX_NUM_SEQS, DType, Precision, RunnerConfig
 from ssd.config.schema import Setting
 
-GrowthPolicyName = Literal["value", "geometric", "uniform"]
+GrowthPolicyName = Literal["value", "geometric"]
 MAX_WIDTH = 64
 DEFAULT_WIDTH = 12
 _MOST_TREES = 256

@@ -1,4 +1,4 @@
-"""Settings of the engine: the target, its memory, and how speculation is verified."""
+"""Settings of the engine: the target, its memory, and its draft."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -20,7 +20,6 @@ from ssd.config.schema import Setting
 
 Mode = Literal["ar", "sd", "ssd"]
 Backup = Literal["auto", "jit", "ngram", "none"]
-Acceptance = Literal["coupled", "ratio"]
 MAX_LOOKAHEAD = 16
 DEFAULT_LOOKAHEAD = 8
 TREES_PER_STEP, TREE_SIZE = 16, 64
@@ -60,13 +59,7 @@ class EngineConfig:
             most=MAX_LOOKAHEAD,
         ),
     ] = None
-    acceptance: Annotated[
-        Acceptance, _drafting("coupled: the same tokens as without a draft; ratio: the same distribution.")
-    ] = "coupled"
     enable_trees: Annotated[bool, _drafting("Verify trees of several paths if that pays off.")] = True
-    saguaro: Annotated[float, _drafting("With ratio: weight that the draft gives its likeliest tokens.")] = (
-        1.0
-    )
     backup: Annotated[Backup, _drafting("What to draft with after a miss.")] = "auto"
 
     max_model_len: Annotated[
@@ -118,7 +111,6 @@ class EngineConfig:
                 f"max_num_seqs={self.max_num_seqs}: every decoding sequence must fit into a step"
             )
         self._check_draft()
-        self._check_acceptance()
 
     def _check_draft(self) -> None:
         if self.draft is None:
@@ -132,14 +124,6 @@ class EngineConfig:
         if set(self.cores) & set(self.draft.cores):
             raise ValueError("cores and draft.cores overlap: target and draft need cores of their own")
 
-    def _check_acceptance(self) -> None:
-        if self.acceptance == "ratio" and self.mode == "ar":
-            raise ValueError("acceptance='ratio' but mode is 'ar', where nothing is drafted: use mode='sd'")
-        if not 0 < self.saguaro <= 1:
-            raise ValueError(f"saguaro={self.saguaro!r}: must be a number above 0 and at most 1")
-        if self.saguaro != 1 and self.acceptance != "ratio":
-            raise ValueError(f"saguaro={self.saguaro} needs acceptance='ratio': leave it at 1 otherwise")
-
     @property
     def max_lookahead(self) -> int:
         return self.lookahead or (1 if self.mode == "ar" else DEFAULT_LOOKAHEAD)
@@ -147,7 +131,7 @@ class EngineConfig:
     @property
     def may_have_trees(self) -> bool:
         """Whether verifications may have trees in this mode."""
-        return self.enable_trees and self.mode != "ar" and self.acceptance == "coupled"
+        return self.enable_trees and self.mode != "ar"
 
     @property
     def num_trees(self) -> int:

@@ -7,14 +7,13 @@ rows. Every token is the target's own (see verification.py), so the draft may be
 import time
 from collections.abc import Callable, Sequence
 
-from ssd.config import Acceptance
 from ssd.decoding.proposer import ContextOf, GrammarStates, Proposer, Rounds
 from ssd.decoding.rows import Decided, DecodeRow, DraftContext, DraftStep, Speculation, StepTimes
 from ssd.draft.client.proposals import DraftedTokens
 from ssd.draft.client.replica import PoolStats
 from ssd.draft.client.speculator import Proposed, Speculator, Verified
 from ssd.draft.protocol.messages import Sampling
-from ssd.sampling import DraftDistribution, Proposal, SamplingRow
+from ssd.sampling import SamplingRow
 
 _LOOK_UP_SECONDS = 0.00005
 """Poll interval for the end of a forward and for the draft's messages."""
@@ -26,11 +25,8 @@ _NOTHING = Speculation()
 class DraftAhead(Proposer):
     is_drafting = True
 
-    def __init__(
-        self, speculator: Speculator, *, acceptance: Acceptance = "coupled", saguaro: float = 1.0
-    ) -> None:
+    def __init__(self, speculator: Speculator) -> None:
         self.speculator = speculator
-        self._ratio, self._saguaro = acceptance == "ratio", saguaro
 
     @property
     def proposed(self) -> Proposed:
@@ -43,10 +39,13 @@ class DraftAhead(Proposer):
     def begin(self, context: DraftContext) -> None:
         if context.seq_id not in self.speculator:
             row = context.sampling
-            sampling = _wire_sampling(row, ratio=self._ratio, saguaro=self._saguaro)
-            name = row.params.draft
             self.speculator.begin(
-                context.seq_id, row.prompt, row.output, sampling, context.max_len, draft_name=name
+                context.seq_id,
+                row.prompt,
+                row.output,
+                _wire_sampling(row),
+                context.max_len,
+                draft_name=row.params.draft,
             )
 
     def propose(
@@ -84,16 +83,11 @@ class DraftAhead(Proposer):
 
 
 def _speculation(path: DraftedTokens) -> Speculation:
-    if path.drawn is None:
-        parents = None if path.parents is None else tuple(path.parents)
-        return Speculation(tuple(path.tokens), parents=parents) if path.tokens else _NOTHING
-    pairs = zip(path.tokens, path.drawn, strict=True)
-    return Speculation(
-        tuple(path.tokens), tuple(Proposal(token, DraftDistribution(*drawn)) for token, drawn in pairs)
-    )
+    parents = None if path.parents is None else tuple(path.parents)
+    return Speculation(tuple(path.tokens), parents) if path.tokens else _NOTHING
 
 
-def _wire_sampling(row: SamplingRow, *, ratio: bool = False, saguaro: float = 1.0) -> Sampling:
+def _wire_sampling(row: SamplingRow) -> Sampling:
     """The sampling parameters that a draft needs, as they are sent to it."""
     params = row.params
     return Sampling(
@@ -109,6 +103,4 @@ def _wire_sampling(row: SamplingRow, *, ratio: bool = False, saguaro: float = 1.
         logit_bias=list(params.bias),
         end_ids=list(row.end_ids),
         bad_word_ids=[list(word) for word in row.bad_word_ids],
-        ratio=ratio,
-        saguaro=saguaro,
     )

@@ -1,10 +1,9 @@
 """A draft model in the same process: drafts the next tokens of a batch of sequences.
 
-Knows the draft's own KV blocks and how much of each sequence it has computed. Under coupled acceptance it
-uses the sequence's sampling parameters, seed and noise, so that drafted tokens equal the target's as often as
-possible. Under ratio acceptance it samples with random numbers of its own and passes on the distribution of
-each token. Declines a sequence for which it has no blocks; that one continues without a draft. Drafted tokens
-satisfy the request's grammar; tokens that the grammar forces need no forward.
+Knows the draft's own KV blocks and how much of each sequence it has computed. It uses the sequence's sampling
+parameters, seed and noise, so that drafted tokens equal the target's as often as possible. Declines a
+sequence for which it has no blocks; that one continues without a draft. Drafted tokens satisfy the request's
+grammar; tokens that the grammar forces need no forward.
 """
 
 import math
@@ -23,10 +22,8 @@ from ssd.draft.tree.children import Children, likely_children
 from ssd.kvcache.block_manager import BlockManager, OutOfBlocks
 from ssd.models.head_tokens import whole_vocabulary
 from ssd.runtime.runner import Runner, forward
-from ssd.sampling import ChooserOf, PhiloxChooser, Proposal, SamplingRow, sample
+from ssd.sampling import SamplingRow, sample
 from ssd.sampling.constraint import GrammarState
-from ssd.sampling.processors import edit_logits, leaves_nothing
-from ssd.sampling.ratio import certain, draft_distribution, propose, saguaro
 
 _NO_STATES: Mapping[int, GrammarState] = {}
 _NUM_OTHERS = 3
@@ -43,16 +40,6 @@ class DraftLimits:
     """The smaller of the two vocabularies: ids beyond it are padding and never drafted."""
 
 
-@dataclass(frozen=True, slots=True)
-class RatioDrafting:
-    """How tokens are sampled for ratio acceptance."""
-
-    saguaro: float = 1.0
-    fan_out: int = 4
-    """How many of the likeliest tokens saguaro sampling makes less likely."""
-    chooser_of: ChooserOf = PhiloxChooser
-
-
 @dataclass(slots=True)
 class _Guess:
     """A sequence while its tokens are drafted."""
@@ -63,8 +50,6 @@ class _Guess:
     state: GrammarState | None
     """The grammar state after the drafted tokens; None: no grammar."""
     tokens: list[int] = field(default_factory=list)
-    drawn: dict[int, Proposal] = field(default_factory=dict)
-    """Under ratio acceptance, proposals of sampled tokens by their index; forced tokens have none."""
     num_computed: int = 0
     """Drafted tokens whose keys the draft has computed."""
     chances: list[float] = field(default_factory=list)
@@ -108,13 +93,7 @@ class _Guess:
         nodes.sort()
         at = {place: i for i, (_chance, place, is_other, _token) in enumerate(nodes) if not is_other}
         parents = [at[place - 1] if place else -1 for _chance, place, _is_other, _token in nodes]
-        return DraftedTokens(
-            [each[3] for each in nodes], [-each[0] for each in nodes], None, simplified(parents)
-        )
-
-    def add_drawn(self, proposal: Proposal) -> None:
-        self.drawn[len(self.tokens)] = proposal
-        self.add(proposal.token)
+        return DraftedTokens([each[3] for each in nodes], [-each[0] for each in nodes], simplified(parents))
 
     def end(self) -> None:
         """Stops drafting: the draft has no token that the grammar allows."""
@@ -144,13 +123,11 @@ class Drafter:
         limits: DraftLimits,
         *,
         head_tokens: Tensor | None = None,
-        ratio: RatioDrafting | None = None,
     ) -> None:
         self._runner = runner
         self._head_tokens = head_tokens
         self._blocks = block_manager
         self._limits = limits
-        self._ratio = ratio
         self._num_others = 0
         """Alternatives beside each token, in the current call of `_guess`."""
         self._read: dict[int, list[int]] = {}
@@ -169,7 +146,8 @@ class Drafter:
         `lengths`: the most tokens for each; None: the lookahead for all. `states`: grammar states of the
         sequences that have a grammar.
         """
-        return [self._speculation(each) for each in self._guess(contexts, lengths, states, num_others=0)]
+        guesses = self._guess(contexts, lengths, states, num_others=0)
+        return [Speculation() if guess is None else Speculation(tuple(guess.tokens)) for guess in guesses]
 
     def propose_trees(
         self,
@@ -272,25 +250,11 @@ class Drafter:
                 guesses, likely_children(logits, rows, 1 + self._num_others), strict=True
             ):
                 guess.add_likeliest(children)
-        elif self._ratio is None:
+        else:
             for guess, token in zip(guesses, sample(logits, rows), strict=True):
                 guess.end() if token.is_void else guess.add(token.token)
-        else:
-            for guess, scores, row in zip(guesses, logits, rows, strict=True):
-                proposal = _draw(self._ratio, scores, row)
-                guess.end() if proposal is None else guess.add_drawn(proposal)
         for guess in guesses:
             guess.add_forced()
-
-    def _speculation(self, guess: _Guess | None) -> Speculation:
-        if guess is None:
-            return Speculation()
-        tokens = tuple(guess.tokens)
-        if self._ratio is None:
-            return Speculation(tokens)
-        return Speculation(
-            tokens, tuple(guess.drawn.get(place) or certain(token) for place, token in enumerate(tokens))
-        )
 
     def _forward(
         self, guesses: Sequence[_Guess], unread: Sequence[Sequence[int]], *, num_logits: int
@@ -317,10 +281,3 @@ def _unscored(context: DraftContext) -> DraftContext:
     if row.params.logprobs is None:
         return context
     return replace(context, sampling=replace(row, params=with_parameters(row.params, logprobs=None)))
-
-
-def _draw(ratio: RatioDrafting, logits: Tensor, row: SamplingRow) -> Proposal | None:
-    if row.allowed is not None and leaves_nothing(edit_logits(logits, row), row):
-        return None
-    q = saguaro(draft_distribution(logits, row), ratio.fan_out, ratio.saguaro)
-    return propose(q, ratio.chooser_of(row.seed), row.position)

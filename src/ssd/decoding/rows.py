@@ -10,9 +10,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from ssd.config import Acceptance
 from ssd.draft.client.proposals import check_tree
-from ssd.sampling import Proposal, SampledToken, SamplingRow, TokenLogprobs
+from ssd.sampling import SampledToken, SamplingRow, TokenLogprobs
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,22 +23,15 @@ class PromptScoring:
 
 
 class Speculation(msgspec.Struct, frozen=True):
-    """Tokens drafted to follow a sequence; under ratio acceptance with the distribution of each."""
+    """Tokens drafted to follow a sequence."""
 
     tokens: tuple[int, ...] = ()
-    proposals: tuple[Proposal, ...] | None = None
     parents: tuple[int, ...] | None = None
     """The index of each token's parent, or -1 for the text's end. Parents come before their children,
-    likelier siblings first. None: a chain, the only form under ratio acceptance."""
+    likelier siblings first. None: a chain."""
 
     def __post_init__(self) -> None:
         check_tree(self.tokens, self.parents)
-        if self.parents is not None and self.proposals is not None:
-            raise ValueError("a tree with proposals: ratio acceptance verifies one path, so pass one path")
-
-    def first_proposals(self, count: int) -> tuple[Proposal, ...] | None:
-        """The proposals of the first `count` tokens, after the rest was cut."""
-        return None if self.proposals is None else self.proposals[:count]
 
 
 class DecodeRow(msgspec.Struct, frozen=True):
@@ -55,17 +47,8 @@ class DecodeRow(msgspec.Struct, frozen=True):
     num_drafted: int = 0
     scoring: PromptScoring | None = None
     seq_id: int = -1
-    acceptance: Acceptance = "coupled"
-    proposals: Sequence[Proposal] | None = None
-    """Under ratio acceptance, of each drafted token; None: drafted without a distribution."""
     parents: Sequence[int] | None = None
     """The index of each drafted token's parent among them, or -1; None: a chain."""
-
-    def __post_init__(self) -> None:
-        if self.parents is not None and self.acceptance == "ratio":
-            raise ValueError("a tree under ratio acceptance, which verifies one path: pass one path")
-        if self.proposals is not None and [each.token for each in self.proposals] != list(self.drafted):
-            raise ValueError("the proposals do not match the drafted tokens: cut both alike")
 
     @property
     def drafted(self) -> Sequence[int]:

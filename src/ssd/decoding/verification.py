@@ -9,23 +9,20 @@ at each of these positions. Drafted tokens are accepted while they equal the dec
 Drafted tokens may be a tree (`draft/client/proposals.py`): then each node has its y, and the path continues
 at the child whose token is y. A chain is a tree without siblings.
 
-Two rules say what y is. **Coupled acceptance**: y = argmax(z/T + g), defined by the target's logits and the
-noise at that position alone. Every emitted token is the target's own, so a draft can cost time but never
-change a token. **Ratio acceptance**: y is the drafted token with probability min(1, p/q), or else drawn from
-max(p − q, 0) (`sampling/ratio.py`). It has the target's distribution if the draft reports its own
-distributions truthfully. At T = 0 the two rules are the same.
+The token y is argmax(z/T + g): defined by the target's logits and the noise at that position alone (coupled
+acceptance). Every emitted token is the target's own, so a draft can cost time but never change a token.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import accumulate, zip_longest
+from itertools import accumulate
 from typing import Generic, TypeVar
 
 from msgspec.structs import replace
 from torch import Tensor
 
-from ssd.config import TREE_SIZE, Acceptance
+from ssd.config import TREE_SIZE
 from ssd.decoding.rows import Decided, DecodeRow, PromptScoring, Speculation, VerifiedTree
 from ssd.decoding.tree_slots import TreeSlots
 from ssd.draft.client.proposals import (
@@ -42,12 +39,8 @@ from ssd.draft.client.proposals import (
 )
 from ssd.runtime.runner import InFlightStep, Runner
 from ssd.sampling import (
-    Chooser,
-    ChooserOf,
     CoupledDecision,
     DecidedTokens,
-    PhiloxChooser,
-    Proposal,
     SampledToken,
     SamplingRow,
     TokenLogprobs,
@@ -57,12 +50,9 @@ from ssd.sampling import (
     token_logprobs,
 )
 from ssd.sampling.constraint import Allowed, Constraint
-from ssd.sampling.processors import edit_logits, leaves_nothing
-from ssd.sampling.ratio import certain, decide, target_probabilities
 
 T = TypeVar("T")
 _NO_TREE_SLOTS = TreeSlots()
-_NOTHING = Decided()
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,31 +72,25 @@ class _Deciding(Generic[T]):
 
 
 def launch(
-    runner: Runner,
-    rows: Sequence[DecodeRow],
-    chooser_of: ChooserOf = PhiloxChooser,
-    tree_slots: TreeSlots = _NO_TREE_SLOTS,
+    runner: Runner, rows: Sequence[DecodeRow], tree_slots: TreeSlots = _NO_TREE_SLOTS
 ) -> InFlightStep[list[Decided]]:
     batch, decision = runner.batch(tree_slots.laid_out(rows)), _by_draws_alone(rows)
     if decision is not None:
         return _Deciding(runner.launch(batch, decision), partial(_accepted, rows))
-    return _Deciding(runner.launch(batch, partial(_decide, rows)), partial(_read, rows, chooser_of))
+    return _Deciding(runner.launch(batch, partial(_decide, rows)), partial(_read, rows))
 
 
 def verify(
-    runner: Runner,
-    rows: Sequence[DecodeRow],
-    chooser_of: ChooserOf = PhiloxChooser,
-    tree_slots: TreeSlots = _NO_TREE_SLOTS,
+    runner: Runner, rows: Sequence[DecodeRow], tree_slots: TreeSlots = _NO_TREE_SLOTS
 ) -> list[Decided]:
-    return launch(runner, rows, chooser_of, tree_slots).collect()
+    return launch(runner, rows, tree_slots).collect()
 
 
 def _by_draws_alone(rows: Sequence[DecodeRow]) -> CoupledDecision | None:
     """The decision to run on the device, if logits, seeds and positions are all it needs; else None."""
     wanting = [(row.sampling, row) for row in rows if row.sampling is not None]
     if any(row.scoring is not None for row in rows) or not all(
-        is_plain_draw(sampling) and not _takes_a_ratio(row) for sampling, row in wanting
+        is_plain_draw(sampling) for sampling, _row in wanting
     ):
         return None
     if all(sampling.params.greedy for sampling, _row in wanting):
@@ -139,56 +123,31 @@ def _tree(row: DecodeRow, places: Sequence[int]) -> VerifiedTree | None:
 
 @dataclass(frozen=True, slots=True)
 class _Decisions:
-    """A step whose rows need more than seeds: coupled tokens are decided, ratio rows have only logits."""
+    """A step whose rows need more than seeds: decided tokens, and the logits for prompts' scores."""
 
     logits: Tensor
     places: list[range]
     """For each row of the step: the rows of the logits that decide its tokens."""
-    drawn: list[int]
-    """Rows with coupled acceptance; the others use ratio acceptance, one token after the other."""
     tokens: DecidedTokens | None
 
 
 def _decide(rows: Sequence[DecodeRow], logits: Tensor) -> _Decisions:
     ends = list(accumulate(row.num_logits for row in rows))
     places = [range(end - row.num_decided, end) for end, row in zip(ends, rows, strict=True)]
-    drawn = [i for i, row in enumerate(rows) if row.sampling is not None and not _takes_a_ratio(row)]
-    positions = [position for i in drawn for position in decided_positions(rows[i])]
-    tokens = draw(_at(logits, [places[i] for i in drawn]), positions) if drawn else None
-    return _Decisions(logits, places, drawn, tokens)
+    positions = [position for row in rows for position in decided_positions(row)]
+    tokens = draw(_at(logits, places), positions) if positions else None
+    return _Decisions(logits, places, tokens)
 
 
-def _read(rows: Sequence[DecodeRow], chooser_of: ChooserOf, made: _Decisions) -> list[Decided]:
-    outcomes = _by_ratio(rows, chooser_of, made)
-    found, first = [] if made.tokens is None else made.tokens.read(), 0
-    for i in made.drawn:
-        last = first + rows[i].num_decided
-        mine = found[first:last]
-        places = _taken(rows[i], [each.token for each in mine])
-        outcomes[i] = Decided(tuple([mine[place] for place in places]), _tree(rows[i], places))
-        first = last
-    return [
-        replace(
-            outcomes.get(i, _NOTHING),
-            prompt_logprobs=_score(row.scoring, made.logits, place.stop - row.num_logits),
-        )
-        for i, (row, place) in enumerate(zip(rows, made.places, strict=True))
-    ]
-
-
-def _by_ratio(rows: Sequence[DecodeRow], chooser_of: ChooserOf, made: _Decisions) -> dict[int, Decided]:
-    found = {}
-    for i, row in enumerate(rows):
-        if row.sampling is not None and _takes_a_ratio(row):
-            scores = made.logits[made.places[i].start : made.places[i].stop]
-            chooser = chooser_of(row.sampling.seed)
-            tokens = accept_by_ratio(scores, decided_positions(row), _proposals(row), chooser)
-            found[i] = Decided(tokens)
-    return found
-
-
-def _takes_a_ratio(row: DecodeRow) -> bool:
-    return row.acceptance == "ratio" and row.sampling is not None and not row.sampling.params.greedy
+def _read(rows: Sequence[DecodeRow], made: _Decisions) -> list[Decided]:
+    decided, outcomes, first = [] if made.tokens is None else made.tokens.read(), list[Decided](), 0
+    for row, place in zip(rows, made.places, strict=True):
+        mine = decided[first : first + row.num_decided]
+        taken = _taken(row, [each.token for each in mine])
+        scores = _score(row.scoring, made.logits, place.stop - row.num_logits)
+        outcomes.append(Decided(tuple([mine[each] for each in taken]), _tree(row, taken), scores))
+        first += row.num_decided
+    return outcomes
 
 
 def decided_positions(row: DecodeRow) -> list[SamplingRow]:
@@ -225,35 +184,27 @@ def _distances(row: DecodeRow) -> Sequence[int]:
 
 
 def worth_verifying(
-    speculation: Speculation,
-    constraint: Constraint | None,
-    acceptance: Acceptance,
-    *,
-    may_branch: bool = True,
+    speculation: Speculation, constraint: Constraint | None, *, may_branch: bool = True
 ) -> Tree:
     """The part of a speculation that the target verifies, if it fits into the step.
 
     Keeps the first path of a tree unless it `may_branch`, the nodes that the grammar allows, and as many of
     them as one sequence may have and their grammar masks are worth.
     """
-    tokens, parents = _allowed(speculation, constraint, acceptance)
+    tokens, parents = _allowed(speculation, constraint)
     if not may_branch:
         tokens, parents = first_path(tokens, parents), None
     count = TREE_SIZE if constraint is None else min(TREE_SIZE, constraint.most_drafted)
     return cut(tokens, parents, count=count, depth=TREE_SIZE)
 
 
-def _allowed(speculation: Speculation, constraint: Constraint | None, acceptance: Acceptance) -> Tree:
-    """The speculation, each path cut where the grammar forbids it: drafts do not know the grammar.
-
-    Under ratio acceptance the first forbidden token stays: dropping sampled tokens by value would bias
-    acceptance. It is rejected, and the token is drawn from the residual distribution.
-    """
+def _allowed(speculation: Speculation, constraint: Constraint | None) -> Tree:
+    """The speculation, each path cut where the grammar forbids it: drafts do not know the grammar."""
     drafted, parents = speculation.tokens, speculation.parents
     if constraint is None:
         return drafted, parents
     if parents is None:
-        return drafted[: constraint.num_allowed(drafted) + (acceptance == "ratio")], None
+        return drafted[: constraint.num_allowed(drafted)], None
     return subtree(drafted, parents, _allowed_nodes(drafted, parents, constraint))
 
 
@@ -272,36 +223,11 @@ def accepted_places(decided: Sequence[int], drafted: Sequence[int], parents: Par
     return [0, *(node + 1 for node in walk(decided, drafted, parents))]
 
 
-def accept_by_ratio(
-    logits: Tensor, positions: Sequence[SamplingRow], proposals: Sequence[Proposal], chooser: Chooser
-) -> tuple[SampledToken, ...]:
-    """Decides one position after the other, up to and including the first that rejects its proposal.
-
-    Later positions have logits of a text that was rejected; no random number may be used for them.
-    """
-    tokens: list[SampledToken] = []
-    for scores, row, proposal in zip_longest(logits, positions, proposals):
-        if row.allowed is not None and leaves_nothing(edit_logits(scores, row), row):
-            tokens.append(SampledToken(0, None, is_void=True))
-            break
-        token = decide(target_probabilities(scores, row), proposal, chooser, row.position)
-        wanted = row.params.logprobs
-        scored = None if wanted is None else token_logprobs(scores.unsqueeze(0), [token], wanted)[0]
-        tokens.append(SampledToken(token, scored))
-        if proposal is None or token != proposal.token:
-            break
-    return tuple(tokens)
-
-
 def _at(logits: Tensor, places: Sequence[range]) -> Tensor:
     """These rows of the logits; not copied if they are all of them, the usual case."""
     if sum(map(len, places)) == len(logits):
         return logits
     return logits[[place for each in places for place in each]]
-
-
-def _proposals(row: DecodeRow) -> Sequence[Proposal]:
-    return [certain(token) for token in row.drafted] if row.proposals is None else row.proposals
 
 
 def _score(scoring: PromptScoring | None, logits: Tensor, first: int) -> tuple[TokenLogprobs, ...]:

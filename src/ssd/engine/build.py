@@ -6,7 +6,7 @@ from typing import Any
 
 from ssd.config import EngineConfig
 from ssd.decoding.decoder import Decoder
-from ssd.decoding.drafter import Drafter, DraftLimits, RatioDrafting
+from ssd.decoding.drafter import Drafter, DraftLimits
 from ssd.decoding.in_turns import HOPED_RATE, DraftInTurns
 from ssd.decoding.proposer import Proposer
 from ssd.decoding.tree_slots import TreeSlots
@@ -128,14 +128,7 @@ def _core_around(
         # In deterministic mode the bits of a token's keys depend on whether it was prompt or generated.
         cache_generated=not config.deterministic,
     )
-    return EngineCore(
-        decoder,
-        blocks,
-        limits,
-        tokenizer,
-        acceptance=config.acceptance,
-        grammars=grammars.constraints,
-    )
+    return EngineCore(decoder, blocks, limits, tokenizer, grammars=grammars.constraints)
 
 
 def make_decoder(
@@ -169,7 +162,6 @@ def _draft_in_turns(
     vocab_size = common_vocabulary(target.checkpoint, draft.checkpoint)
     limits = DraftLimits(config.max_lookahead, draft.max_model_len, config.max_num_batched_tokens, vocab_size)
     blocks = BlockManager(draft.pool.shape.num_blocks, config.block_size, enable_prefix_caching=False)
-    ratio = RatioDrafting(config.saguaro) if config.acceptance == "ratio" else None
-    drafter = Drafter(draft.runner, blocks, limits, head_tokens=draft.head_tokens, ratio=ratio)
+    drafter = Drafter(draft.runner, blocks, limits, head_tokens=draft.head_tokens)
     controller = Controller(guess_rate=HOPED_RATE) if config.lookahead is None else None
     return DraftInTurns(drafter, controller, num_trees=num_trees)

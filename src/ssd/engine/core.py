@@ -10,9 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ssd.config import Acceptance
 from ssd.decoding.decoder import Decoder
-from ssd.decoding.rows import Decided, DecodeRow, DraftContext, PromptScoring, Speculation
+from ssd.decoding.rows import Decided, DecodeRow, DraftContext, PromptScoring
 from ssd.decoding.timeline import Timeline
 from ssd.decoding.verification import worth_verifying
 from ssd.draft.client.speculator import Round
@@ -50,7 +49,6 @@ class EngineCore:
         limits: SchedulerLimits,
         tokenizer: Any,
         clock: Callable[[], float] = time.monotonic,
-        acceptance: Acceptance = "coupled",
         grammars: Callable[[Grammar, int], list[Constraint]] | None = None,
     ) -> None:
         self._decoder = decoder
@@ -59,7 +57,6 @@ class EngineCore:
         self._scheduler = Scheduler(limits, block_manager)
         self._tokenizer = tokenizer
         self._clock = clock
-        self._acceptance = acceptance
         self._grammars = grammars
         self._requests: dict[str, RunningRequest] = {}
         self._generations: dict[int, Generation] = {}
@@ -174,14 +171,14 @@ class EngineCore:
         started = self._clock()
         if self._prefill_budget is not None:
             self._scheduler.max_moving_further = self._prefill_budget.num_further
-        speculations = self._draft()
+        self._draft()
         schedule = self._scheduler.schedule(self._prompt_budget)
         for sequence in schedule.preempted:
             self._decoder.proposer.forget(sequence.seq_id)
         for row in schedule.rows:
             if not row.generated:
                 self._begin(row.sequence)
-        rows = [self._decode_row(row, speculations) for row in schedule.rows]
+        rows = [self._decode_row(row) for row in schedule.rows]
         self._decoder.launch(rows)
         return _Step(started, schedule, rows)
 
@@ -246,24 +243,21 @@ class EngineCore:
         if self.timeline is not None:
             self.timeline.add_step(started, ended, times, self._decoder.proposer.draft_steps())
 
-    def _draft(self) -> dict[int, Speculation]:
+    def _draft(self) -> None:
         """Asks the proposer for speculations and offers them to the scheduler, which may cut them."""
         if not self._decoder.proposer.is_drafting:
-            return {}
+            return
         generations = self._generations
         self._scheduler.forget_offers()
         drafted = [each for each in self._scheduler.decoding if generations[each.seq_id].request.speculation]
         seq_ids = [each.seq_id for each in drafted]
         speculations = self._decoder.proposer.propose(seq_ids, self._context, self._grammar_states(seq_ids))
-        num_trees = self._decoder.num_trees if self._acceptance == "coupled" else 0
+        num_trees = self._decoder.num_trees
         for sequence, speculation in zip(drafted, speculations, strict=True):
             constraint = generations[sequence.seq_id].constraint
-            tokens, parents = worth_verifying(
-                speculation, constraint, self._acceptance, may_branch=num_trees > 0
-            )
+            tokens, parents = worth_verifying(speculation, constraint, may_branch=num_trees > 0)
             num_trees -= parents is not None
             sequence.offer(tokens, parents)
-        return dict(zip(seq_ids, speculations, strict=True))
 
     def _grammar_states(self, seq_ids: list[int]) -> dict[int, GrammarState]:
         """Grammar states of the sequences that have a grammar, except where no token can follow."""
@@ -284,12 +278,12 @@ class EngineCore:
         self._scheduler.finish(sequence)
         self._decoder.proposer.forget(sequence.seq_id)
 
-    def use(self, decoder: Decoder, *, acceptance: Acceptance) -> None:
+    def use(self, decoder: Decoder) -> None:
         """Replaces the decoder of the same target while no request runs; does not close the old one."""
         self._finish_step()  # It may be left over from requests that were aborted.
         if self.has_work:
             raise ValueError("the decoder cannot change while requests run: let them end, or abort them")
-        self._decoder, self._acceptance = decoder, acceptance
+        self._decoder = decoder
 
     def close(self) -> None:
         self._decoder.proposer.close()
@@ -326,7 +320,7 @@ class EngineCore:
             raise InvalidRequestError("this engine was built without grammars: leave `grammar` out")
         return self._grammars(params.grammar, params.n)
 
-    def _decode_row(self, row: ScheduledRow, speculations: dict[int, Speculation]) -> DecodeRow:
+    def _decode_row(self, row: ScheduledRow) -> DecodeRow:
         seq_id = row.sequence.seq_id
         generation = self._generations[seq_id]
         num_drafted = row.num_drafted
@@ -339,8 +333,6 @@ class EngineCore:
             num_drafted,
             None if row.generated else self._scoring(row, generation),
             seq_id,
-            self._acceptance,
-            speculations[seq_id].first_proposals(num_drafted) if num_drafted else None,
             row.parents,
         )
 

@@ -82,7 +82,7 @@ def draft_ahead(config: EngineConfig, target: LoadedModel, tokenizer: Any, *, nu
     except BaseException:
         speculator.close()
         raise
-    return DraftAhead(speculator, acceptance=config.acceptance, saguaro=config.saguaro)
+    return DraftAhead(speculator)
 
 
 def replace_draft(proposer: Proposer, config: EngineConfig, target: LoadedModel, tokenizer: Any) -> None:

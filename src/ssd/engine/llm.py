@@ -64,8 +64,8 @@ class LLM:
         and its settings are remembered for later calls. If the new mode fails to start, nothing changes.
         Statistics start again.
         """
-        alone: dict[str, Any] = {"draft": None, "acceptance": "coupled", "saguaro": 1.0}
-        config = self._asked.changed((alone if mode == "ar" else {}) | settings | {"mode": mode})
+        alone = {"draft": None} if mode == "ar" else {}
+        config = self._asked.changed(alone | settings | {"mode": mode})
         self._engine = with_mode(self._engine, config, show_progress=show_progress)
         self._loop = EngineLoop(self._engine.core)
         if mode != "ar":
@@ -79,13 +79,13 @@ class LLM:
         """
         core, cores = self._engine.core, self.cores
         drafted = core.decoder
-        core.use(Decoder(self._engine.loaded.runner), acceptance="coupled")
+        core.use(Decoder(self._engine.loaded.runner))
         if all_cores:
             move_to_cores((*cores.target, *cores.draft))
         try:
             yield
         finally:
-            core.use(drafted, acceptance=self._engine.config.acceptance)
+            core.use(drafted)
             if all_cores:
                 move_to_cores(cores.target)
 

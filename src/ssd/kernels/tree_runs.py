@@ -19,7 +19,6 @@ class TextTables(NamedTuple):
 
     length: Tensor
     is_new: Tensor
-    is_drawn: Tensor
     last_position: Tensor
     is_used: Tensor
     position: Tensor
@@ -112,7 +111,7 @@ def read_path(
         take = tl.full([], 0, tl.int64)
         # Roots that are read, and the first row of each tree.
         may_start = (tl.load(rows.attaches + row) != 0) & (is_read | (tl.load(rows.start + row) == row))
-        if may_start & (tl.load(texts.is_drawn + sequence) == 0):
+        if may_start:
             # All threads must have written the path before any of them reads it.
             tl.debug_barrier()
             age = age_of_repeat(found, sequence, row, length, position, depth, window, shortest, longest).to(

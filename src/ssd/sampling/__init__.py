@@ -1,9 +1,8 @@
-"""Sampling as pure functions: parameters, processors, counter-based noise, decisions, ratio acceptance.
+"""Sampling as pure functions: parameters, processors, counter-based noise, decisions.
 
 Knows logits and tokens. Does not know models, requests, tokenizers or drafts.
 """
 
-from ssd.sampling.chooser import Chooser, ChooserOf, PhiloxChooser, Stream
 from ssd.sampling.constraint import Grammar
 from ssd.sampling.coupled import NOTHING, CoupledDecision, count_accepted, decide_tokens, emitted_tokens
 from ssd.sampling.draws import Draws, Truncation
@@ -12,7 +11,6 @@ from ssd.sampling.logprobs import token_logprobs
 from ssd.sampling.noise import gumbel_noise_at, gumbel_noise_ragged
 from ssd.sampling.params import SamplingParams
 from ssd.sampling.processors import process_logits
-from ssd.sampling.ratio import DraftDistribution, Proposal
 from ssd.sampling.rows import SampledToken, SamplingRow, TokenLogprobs
 from ssd.sampling.sampler import DecidedTokens, draw, draws_ahead, draws_of, is_plain_draw, sample
 from ssd.sampling.seeds import mix_seed, seed_of, seed_tensor
@@ -20,20 +18,14 @@ from ssd.sampling.tally import Tally
 
 __all__ = [
     "NOTHING",
-    "Chooser",
-    "ChooserOf",
     "CoupledDecision",
     "DecidedTokens",
-    "DraftDistribution",
     "Draws",
     "Grammar",
     "History",
-    "PhiloxChooser",
-    "Proposal",
     "SampledToken",
     "SamplingParams",
     "SamplingRow",
-    "Stream",
     "Tally",
     "TokenLogprobs",
     "Truncation",

@@ -67,11 +67,6 @@ def edit_logits(logits: Tensor, row: SamplingRow) -> Tensor:
     return edit_rows(logits.unsqueeze(0), [row])[0][0].float()
 
 
-def leaves_nothing(scores: Tensor, row: SamplingRow) -> bool:
-    """Whether the row has a grammar and no token is left after the edits."""
-    return row.allowed is not None and GroupedScores.of(scores).maximum == -math.inf
-
-
 def scale_logits(scores: Tensor, temperature: float) -> Tensor:
     """scores / temperature; the same tensor at temperature 1."""
     if temperature == 1.0:

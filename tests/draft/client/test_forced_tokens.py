@@ -42,7 +42,7 @@ def test_what_was_decided_is_added_once(
 
 
 def test_a_path_goes_on_behind_what_is_certain() -> None:
-    tree = DraftedTokens([7, 8, 9], [0.6, 0.3, 0.2], None, (-1, -1, 0)).behind([4, 5])
+    tree = DraftedTokens([7, 8, 9], [0.6, 0.3, 0.2], (-1, -1, 0)).behind([4, 5])
     assert (list(tree.tokens), tree.parents) == ([4, 5, 7, 8, 9], (-1, 0, 1, 1, 2))
     assert list(tree.chances) == [1.0, 1.0, 0.6, 0.3, 0.2]
     assert DraftedTokens([7], [0.6]).behind([4]).parents is None
@@ -106,14 +106,3 @@ def test_who_does_not_know_the_grammar_gets_nothing_behind_what_was_foretold(
     rounds(source, client, 6)
     assert not client.paths(["a"], 4)[0].tokens
     assert list(client.text_of("a")[0]) == TEXT
-
-
-def test_a_text_whose_tokens_are_drawn_is_offered_none_that_must_follow(draft: LoadedModel) -> None:
-    source = Draft(draft, num_blocks=64)
-    client = connected(source)
-    client.follow("a", TEXT, len(TEXT), Sampling(seed=1, temperature=1.0, ratio=True), 100)
-    assert not client.paths(["a"], 4, {"a": Rules(forced={(): 40})})[0].tokens
-    rounds(source, client, 4)
-    [path] = client.paths(["a"], 4, {"a": Rules(forced={(): 40})})
-    assert path.drawn is not None
-    assert path.num_certain == 0

@@ -1,33 +1,15 @@
-"""What a speculation shows the controller, who waits for the draft, and when a draft rests."""
+"""Who waits for the draft, and when a draft rests."""
 
 from typing import Any
 
-import numpy as np
 import pytest
 
 from ssd.draft.client import controller as controlling
-from ssd.draft.client.mirrors import Distribution, Knowledge
+from ssd.draft.client.mirrors import Knowledge
 from ssd.draft.client.proposals import DraftedTokens
 from ssd.draft.client.replica import PoolStats
-from ssd.draft.client.speculator import Round, Speculator, Verified, _chances
+from ssd.draft.client.speculator import Round, Speculator, Verified
 from ssd.draft.protocol.messages import Sampling
-
-Q: Distribution = (np.array([1, 2, 3], np.int32), np.array([0.5, 0.3, 0.2], np.float32))
-
-
-def test_a_guess_is_cut_by_its_own_chance() -> None:
-    assert tuple(_chances(DraftedTokens((1, 2, 3), (0.9, 0.4, 0.1)))) == (0.9, 0.4, 0.1)
-
-
-def test_a_drawn_token_is_cut_by_its_parents_chance() -> None:
-    """Whether it is checked must not depend on which token it is."""
-    assert tuple(_chances(DraftedTokens((1, 2, 3), (0.9, 0.4, 0.1), [Q] * 3))) == (1.0, 0.9, 0.4)
-
-
-def test_tokens_and_their_distributions_are_cut_alike() -> None:
-    path = DraftedTokens((1, 2, 3), (0.9, 0.4, 0.1), [Q] * 3).cut(2)
-    assert (path.tokens, path.chances, path.drawn) == ((1, 2), (0.9, 0.4), [Q] * 2)
-    assert DraftedTokens((1, 2), (0.9, 0.4)).cut(1).drawn is None
 
 
 class Client:
@@ -261,7 +243,7 @@ def test_what_must_follow_says_nothing_of_the_draft() -> None:
     assert client.forced == {"c": ()}, "a draft that is sure of itself is not certain"
 
 
-TREE = DraftedTokens((7, 8, 9, 6), (0.8, 0.6, 0.5, 0.15), None, (-1, 0, 1, -1))
+TREE = DraftedTokens((7, 8, 9, 6), (0.8, 0.6, 0.5, 0.15), (-1, 0, 1, -1))
 
 
 @pytest.mark.parametrize(("slope", "parents"), [(0.0, (-1, 0, 1, -1)), (0.03, None)])

@@ -152,10 +152,9 @@ OF_DRAFTS = [
     WireFault(27, "numbers_and_trees", heard=each("open", having(max_len=1 << 14))),
     WireFault(28, "credit", heard=each("outcome", outcome("num_frames", lambda count: count + 1000))),
     WireFault(30, "missed_frames", heard=each("resync", removed)),
-    WireFault(31, "ratio", sent=each("nodes", without("drawn"))),
     WireFault(32, "answers", sent=each("stats", removed)),
-    WireFault(35, "sequences_apart", sent=each("resync", removed)),
-    WireFault(35, "outcomes_out_of_turn", sent=each("resync", having(epoch=5))),
+    WireFault(31, "sequences_apart", sent=each("resync", removed)),
+    WireFault(31, "outcomes_out_of_turn", sent=each("resync", having(epoch=5))),
     WireFault(
         33, "credit", sent=each("stats", lambda stats: stats | {"num_steps": 10**6 - stats["num_steps"]})
     ),

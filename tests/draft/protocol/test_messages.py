@@ -17,7 +17,6 @@ from ssd.draft.protocol.earlier import refusal_to_version_3
 from ssd.draft.protocol.messages import (
     AnyMessage,
     Close,
-    Drawn,
     Nodes,
     Open,
     Outcome,
@@ -133,7 +132,6 @@ BROKEN: dict[str, AnyMessage] = {
     "nodes: a token too large": frames.nodes(tokens=[0, VOCAB, 4]),
     "nodes: a logprob above 0": frames.nodes(logprobs=[0.0, 0.1, -1.0]),
     "nodes: a logprob is NaN": frames.nodes(logprobs=[0.0, float("nan"), -1.0]),
-    "nodes: drawn for nobody": replace(frames.nodes(), drawn=[Drawn(-1, 2, FEW, pack_floats([1.0]))]),
     "outcome: seq below 0": frames.outcomes((-1, 3, 1, 0, 1), tokens=[0]),
     "outcome: seq too large": frames.outcomes((2**31, 3, 1, 0, 1), tokens=[0]),
     "outcome: a sequence twice": frames.outcomes((1, 3, 1, 0, 1), (1, 3, 2, 0, 1), tokens=[0, 0]),
@@ -205,7 +203,6 @@ UNFIT: dict[str, Open | Outcome] = {
     "open: top_p 0": open_with(top_p=0.0),
     "open: repetition_penalty is infinite": open_with(repetition_penalty=float("inf")),
     "open: min_tokens below 0": open_with(min_tokens=-1),
-    "open: saguaro 0": open_with(saguaro=0.0),
     "open: a bias is NaN": open_with(logit_bias=[(1, float("nan"))]),
     "open: noise too long": open_with(noise="x" * (wire.MAX_TEXT + 1)),
 }

@@ -16,5 +16,4 @@ def test_noise_that_the_draft_cannot_compute_is_declined_with_a_remedy() -> None
         session(noise="xorshift", temperature=0.7)
     # Where nothing is drawn with it, it does not matter.
     session(noise="xorshift")
-    session(noise="xorshift", temperature=0.7, ratio=True)
     session(noise="philox", temperature=0.7)

@@ -20,11 +20,6 @@ _EDITED = (
     Sampling(seed=0, temperature=0.7, logit_bias=[(5, 3.0), (6, -4.0)], bad_word_ids=[[11, 12], [13]]),
     _GREEDY,
 )
-_DRAWN = (
-    Sampling(seed=0, temperature=1.0, ratio=True),
-    Sampling(seed=0, temperature=0.8, top_p=0.9, ratio=True, saguaro=0.6),
-    _WARM,
-)
 _MIXED = (_GREEDY, _WARM, *_CUT)
 
 GAMES = (
@@ -39,17 +34,16 @@ GAMES = (
     Game("a restricted head", Setup(sequences=3, width=16, head=120, children=5), _MIXED),
     Game("runs", Setup(sequences=4, width=12, lookup=6, vocab=12), (_GREEDY, _WARM)),
     Game("runs, few slots", Setup(sequences=5, width=20, lookup=8, slots=24, vocab=20), _MIXED),
-    Game("runs, uniform", Setup(sequences=2, width=8, lookup=5, vocab=12, policy="uniform"), (_GREEDY,)),
+    Game("runs, geometric", Setup(sequences=2, width=8, lookup=5, vocab=12, policy="geometric"), (_GREEDY,)),
     Game("edited", Setup(sequences=4, width=12, lookup=4, vocab=40), _EDITED),
     Game("edited, a restricted head", Setup(sequences=3, width=10, vocab=80, head=40, children=5), _EDITED),
-    Game("drawn", Setup(sequences=4, width=12, lookup=4, vocab=80), _DRAWN),
     Game("geometric", Setup(sequences=4, width=20, policy="geometric"), _MIXED),
     Game("long rounds", Setup(sequences=3, width=32, slots=40, steps=(4, 6, 8)), _MIXED),
-    Game("uniform", Setup(sequences=4, width=20, policy="uniform", children=6), _MIXED),
+    Game("geometric, many children", Setup(sequences=4, width=20, policy="geometric", children=6), _MIXED),
     # Short outcomes of few tokens: roots are often read behind paths that had left the likeliest one.
     Game(
-        "short outcomes, uniform",
-        Setup(sequences=2, width=8, lookup=5, vocab=9, children=3, lookahead=2, policy="uniform"),
+        "short outcomes, geometric",
+        Setup(sequences=2, width=8, lookup=5, vocab=9, children=3, lookahead=2, policy="geometric"),
         (_GREEDY,),
     ),
 )

@@ -12,7 +12,7 @@ import torch
 
 from benchmarks.ruled import device_steps
 from ssd.config import GrowthPolicyName
-from ssd.draft.protocol.messages import Drawn, Open, TreePart
+from ssd.draft.protocol.messages import Open, TreePart
 from ssd.draft.server.host_steps import HostSteps
 from ssd.draft.server.scheduler import DraftScheduler, HostLimits
 from ssd.draft.server.session import DraftSession
@@ -167,7 +167,6 @@ class Pair:
         for name in ("seq", "epoch", "number", "n", "root", "length", "full", "ids", "parents", "tokens"):
             mine, theirs = getattr(found, name), getattr(expected, name)
             assert mine == theirs, f"{name} of sequence {expected.seq}: {mine} instead of {theirs}"
-        assert [_bytes(each) for each in found.drawn] == [_bytes(each) for each in expected.drawn]
         error = np.abs(np.array(found.logprobs) - np.array(expected.logprobs)).max(initial=0.0)
         assert error <= PRECISION, f"log-probabilities differ by {error}"
         self.worst = max(self.worst, float(error))
@@ -177,10 +176,6 @@ class Pair:
         """What must hold at any time; the tables against the sessions."""
         self.oracle.check_integrity()
         self.scheduler.check_integrity()
-
-
-def _bytes(drawn: Drawn) -> tuple[int, int, bytes, bytes]:
-    return drawn.seq, drawn.parent, drawn.tokens, drawn.weights
 
 
 @contextmanager

@@ -29,11 +29,26 @@ from ssd.draft.tree.tables import Shape
 from ssd.kvcache.block_manager import BlockManager
 from ssd.runtime.loading import LoadedModel, load_model
 from ssd.runtime.runner import forward
+from ssd.sampling import History, SamplingRow
 from ssd.selftest.recording import RunAgain
 from tests.still_clock import still
 
 BLOCK, MAX_LEN, VOCAB, END, LOOKAHEAD, CHUNK = 4, 200, 512, 1, 4, 16
 Text = tuple[int, ...]
+
+
+def _sampling_row(session: DraftSession, text: Text) -> SamplingRow:
+    """How the token after a text of this session is sampled."""
+    sampling, num_prompt = session.opening.sampling, session.opening.num_prompt
+    return SamplingRow(
+        params=session.params,
+        seed=sampling.seed,
+        position=len(text),
+        prompt=text[:num_prompt],
+        output=History([*text], num_prompt),
+        end_ids=tuple(sampling.end_ids),
+        bad_word_ids=tuple(map(tuple, sampling.bad_word_ids)),
+    )
 
 
 def load(folder: Path) -> LoadedModel:
@@ -188,8 +203,7 @@ class Bench:
         }
 
     def _compare_family(self, session: DraftSession, text: Text, found: dict[int, float]) -> None:
-        row = session.sampling_row(text[len(session.tokens) :])
-        assert (*row.prompt, *row.output) == text
+        row = _sampling_row(session, text)
         count = self.shape.children
         [wanted] = likely_children(self.reference.logits([text]), [row], count + 5)
         assert len(found) == min(count, len(wanted.tokens))

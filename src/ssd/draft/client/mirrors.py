@@ -28,7 +28,6 @@ from ssd.draft.protocol.messages import (
     NodesHeads,
     SaidNodes,
     unpack_floats,
-    unpack_ints,
 )
 
 UNNAMED = -1
@@ -43,8 +42,6 @@ _FEW = 8
 """Sequences for which one path after the other takes less time than arrays do."""
 
 Bools = NDArray[np.bool_]
-Distribution = tuple[Ints, Floats]
-"""Token ids and weights, as in sampling/ratio.py."""
 
 
 class Knowledge(Enum):
@@ -102,8 +99,6 @@ class Mirrors:
         self.recent = np.zeros(0, np.int32)
         self.nodes: Ints = np.zeros((0, len(_EMPTY_NODE)), np.int32)
         """One row for each place."""
-        self._drawn: dict[int, dict[int, Distribution]] = {}
-        """Under ratio acceptance, by seq and a node's id: what its first child was drawn from."""
         self._changes: list[Longs] | None = None
         """Places of nodes that were written since `take_changes`; None: nobody asks."""
         for name, (kind, value) in _SEQ_COLUMNS.items():
@@ -133,7 +128,6 @@ class Mirrors:
     def close(self, seq: int) -> None:
         if seq < len(self.epoch):
             self.epoch[seq] = 0
-            self._drawn.pop(seq, None)
 
     def take(self, message: Nodes, *, draft: int = 0) -> None:
         """Takes a draft's frame in, or drops it. No frame can change the tokens of the text."""
@@ -154,10 +148,6 @@ class Mirrors:
         self._place_roots(part.heads)
         if part.logprobs.size:
             self._graft(part)
-        for each in message.drawn:
-            if each.seq in seqs:
-                q = unpack_ints(each.tokens), unpack_floats(each.weights)
-                self._keep_drawn(each.seq, each.parent, q)
         self._follow(seqs)
 
     def advance(self, seqs: Longs, counts: Longs, tokens: Ints) -> list[Knowledge]:
@@ -255,20 +245,6 @@ class Mirrors:
                     return child
         return None
 
-    def has_drawn(self, seq: int) -> bool:
-        return seq in self._drawn
-
-    def drawn_along(self, seq: int, tokens: Sequence[int]) -> list[Distribution]:
-        """Under ratio acceptance, what the tokens of a path were drawn from, as far as that is known."""
-        found, node = list[Distribution](), int(self.root[seq])
-        for token in tokens:
-            q = self._drawn[seq].get(node)
-            if q is None or token not in q[0]:
-                break
-            found.append(q)
-            node = int(self.firsts[seq * SLOTS + node % SLOTS])
-        return found
-
     def content(self, seq: int) -> list[tuple[int, int, int, float]]:
         """Id, parent's id, token and log-probability of every node below the root, if that is known."""
         if self.root_length[seq] < self.length[seq]:
@@ -314,7 +290,6 @@ class Mirrors:
         if self._changes is not None:
             self._note(start + np.flatnonzero(self.ids[start : start + SLOTS] != _EMPTY))
         self.ids[start : start + SLOTS] = _EMPTY
-        self._drawn.pop(seq, None)
 
     def _note(self, *places: Longs) -> None:
         if self._changes is not None:
@@ -446,15 +421,6 @@ class Mirrors:
         is_next &= below[..., _TOKEN] == tokens[:, None]
         rows, places = is_next.nonzero()
         return rows, children[rows, places]
-
-    def _keep_drawn(self, seq: int, parent: int, distribution: Distribution) -> None:
-        drawn = self._drawn.setdefault(seq, {})
-        drawn[parent] = distribution
-        if len(drawn) > SLOTS:
-            start = seq * SLOTS
-            self._drawn[seq] = {
-                node: q for node, q in drawn.items() if self.ids[start + node % SLOTS] == node
-            }
 
 
 class _View:

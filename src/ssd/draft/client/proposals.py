@@ -25,7 +25,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from ssd.draft.client.mirrors import Distribution, Mirrors
+from ssd.draft.client.mirrors import Mirrors
 from ssd.draft.client.router import ClientSession
 
 Tree = tuple[tuple[int, ...], tuple[int, ...] | None]
@@ -149,8 +149,6 @@ class DraftedTokens(msgspec.Struct, frozen=True):
 
     tokens: Sequence[int] = ()
     chances: Sequence[float] = ()
-    drawn: Sequence[Distribution] | None = None
-    """Under ratio acceptance: the distribution that each token was drawn from."""
     parents: Sequence[int] | None = None
     """For each token the index of its parent; -1: it follows the text. None: a chain."""
     num_certain: int = 0
@@ -160,10 +158,9 @@ class DraftedTokens(msgspec.Struct, frozen=True):
         """Keeps the first `length` tokens. That works for a tree too: parents come before their children."""
         if length == len(self.tokens):
             return self
-        drawn = None if self.drawn is None else self.drawn[:length]
         parents = None if self.parents is None else simplified(self.parents[:length])
         certain = min(length, self.num_certain)
-        return DraftedTokens(self.tokens[:length], self.chances[:length], drawn, parents, certain)
+        return DraftedTokens(self.tokens[:length], self.chances[:length], parents, certain)
 
     def behind(self, tokens: Sequence[int]) -> "DraftedTokens":
         """A path of these forced tokens, followed by this path."""
@@ -174,7 +171,7 @@ class DraftedTokens(msgspec.Struct, frozen=True):
         moved = [*range(-1, count - 1), *(count + each for each in parents)]
         chances = [*[1.0] * count, *self.chances]
         certain = count + self.num_certain
-        return DraftedTokens([*tokens, *self.tokens], chances, None, simplified(moved), certain)
+        return DraftedTokens([*tokens, *self.tokens], chances, simplified(moved), certain)
 
     def chain(self) -> "DraftedTokens":
         """The likeliest path of a tree."""
@@ -312,13 +309,7 @@ def known_path(mirrors: Mirrors, session: ClientSession | None, limit: int) -> D
     if session is None or not session.is_open or session.forced:
         return _NO_PATH
     tokens, chances = mirrors.path(session.seq, min(limit, session.room))
-    if not tokens:
-        return _NO_PATH
-    if not mirrors.has_drawn(session.seq):
-        return DraftedTokens(tokens, chances)
-    # Cut before the first token whose distribution is not known.
-    drawn = mirrors.drawn_along(session.seq, tokens)
-    return DraftedTokens(tokens[: len(drawn)], chances[: len(drawn)], drawn)
+    return DraftedTokens(tokens, chances) if tokens else _NO_PATH
 
 
 def known_paths(
@@ -333,10 +324,9 @@ def known_paths(
     seqs = [session.seq for _place, session in asked]
     rooms = [session.max_len - len(session.tokens) - 1 for _place, session in asked]
     limits = [limit if room >= limit else max(0, room) for room in rooms]
-    for (place, session), (tokens, chances) in zip(asked, mirrors.paths(seqs, limits), strict=True):
+    for (place, _session), (tokens, chances) in zip(asked, mirrors.paths(seqs, limits), strict=True):
         if tokens:
-            drawn = mirrors.has_drawn(session.seq)
-            found[place] = known_path(mirrors, session, limit) if drawn else DraftedTokens(tokens, chances)
+            found[place] = DraftedTokens(tokens, chances)
     return found
 
 
@@ -347,11 +337,8 @@ def offer(
     grammar: GrammarView | None,
     trees: TreeLimits | None,
 ) -> DraftedTokens:
-    """A sequence's path, or its tree if there are bounds for one, as its grammar allows.
-
-    Under ratio acceptance always the plain path: filtering drawn tokens would bias acceptance.
-    """
-    if session is None or session.sampling.ratio or (grammar is None and trees is None):
+    """A sequence's path, or its tree if there are bounds for one, as its grammar allows."""
+    if session is None or (grammar is None and trees is None):
         return known_path(mirrors, session, limit)
     seq, forced = session.seq, session.forced[: min(limit, session.room)]
     limit = min(limit, session.room) - len(forced)
@@ -364,4 +351,4 @@ def offer(
         found = ([], []) if grammar is None else path_under(mirrors, seq, node, limit, grammar)
         (tokens, chances), parents = found, [*range(-1, len(found[0]) - 1)]
     certain = 0 if grammar is None else num_certain(chances)
-    return DraftedTokens(tokens, chances, None, simplified(parents), certain).behind(forced)
+    return DraftedTokens(tokens, chances, simplified(parents), certain).behind(forced)

@@ -281,11 +281,11 @@ class Speculator:
         if any(path.parents is not None for path in paths):
             chains = [path.chain() for path in paths]
             lengths, has_trees = self.controller.choose_form(
-                [_chances(path) for path in paths], [_chances(path) for path in chains], len(paths)
+                [path.chances for path in paths], [path.chances for path in chains], len(paths)
             )
             paths = paths if has_trees else chains
         else:
-            lengths = self.controller.choose([_chances(path) for path in paths], len(paths))
+            lengths = self.controller.choose([path.chances for path in paths], len(paths))
         return [path.cut(length) for path, length in zip(paths, lengths, strict=True)]
 
     def _wait(self, request_ids: Sequence[Hashable]) -> float:
@@ -327,12 +327,3 @@ def _origin(path: DraftedTokens) -> Origin:
 @cache
 def _round(before: Knowledge | None, source: str) -> Round:
     return Round(cause=before.value if before is not None else "first", source=source)
-
-
-def _chances(path: DraftedTokens) -> Sequence[float]:
-    """The probabilities by which the controller truncates.
-
-    Under ratio acceptance a token's own probability must not decide whether it is verified, since that would
-    bias acceptance: its parent's probability stands for it.
-    """
-    return path.chances if path.drawn is None else [1.0, *path.chances[:-1]][: len(path.chances)]

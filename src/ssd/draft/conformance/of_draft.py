@@ -177,7 +177,6 @@ class DraftChecks:
             self.invalid_frames,
             self.answers,
             self.asks,
-            self.ratio,
             self.keys,
         ):
             check()
@@ -272,7 +271,7 @@ class DraftChecks:
             target.send(
                 opening_of(1, 4), outcome_of(1, 4, 1, 0, [5]), Close(1, 4), outcome_of(1, 6, 1, 0, [5])
             )
-            note(35, "" if target.wait(_is(Resync, 1, 6)) else "an unknown epoch does not cause RESYNC")
+            note(31, "" if target.wait(_is(Resync, 1, 6)) else "an unknown epoch does not cause RESYNC")
             target.quiet()
             target.send(tree.outcome([7]))
             note(9, "" if target.nodes_of(tree, 3) else "messages of other epochs stop the sequence")
@@ -329,7 +328,7 @@ class DraftChecks:
             target.send(outcome_of(20, 1, 1, 0, [self._draft.vocab_size]))
             note(21, "" if target.closed(20) else "an outcome with an unknown token is taken")
             target.send(outcome_of(21, 1, 1, 0, [5]))
-            note(35, "" if target.wait(_is(Resync, 21, 1)) else "an unknown sequence does not cause RESYNC")
+            note(31, "" if target.wait(_is(Resync, 21, 1)) else "an unknown sequence does not cause RESYNC")
             target.send(good.outcome([5]))
             note(10, "" if target.nodes_of(good, 1) else "another sequence's fault stops this one")
             target.send(Close(1, 1))
@@ -408,12 +407,6 @@ class DraftChecks:
             if isinstance(full, Close) and not drains:
                 note(13, "" if full.may_return else "a lack of room is declined without may_return")
             target.send(*(Close(seq, 1) for seq in range(10, 10 + MAX_MESSAGES // 2)))
-
-    def ratio(self) -> None:
-        with self._target() as target:
-            tree = target.open(sampling=Sampling(seed=3, temperature=1.0, ratio=True))
-            target.nodes_of(tree, 0)
-            target.quiet()
 
     def keys(self) -> None:
         if self._connect_unknown is None:

@@ -18,7 +18,6 @@ from ssd.draft.protocol.messages import (
     TreePart,
     credit_for,
     unpack_floats,
-    unpack_ints,
 )
 
 _RULES_OF_ERRORS = {"ids of NODES": 25, "node of NODES": 25, "log-probability": 26}
@@ -54,7 +53,6 @@ def rows_of(message: Nodes) -> list[TreePart]:
                 *(seq, epoch, number, n, root, length),
                 *(ids[part], parents[part], tokens[part], logprobs[part].tolist()),
                 full=bool(full),
-                drawn=[each for each in message.drawn if each.seq == seq],
             )
         )
     return rows
@@ -178,11 +176,6 @@ class TreeCopy:
         self._fill_depths(row.root, depths)
         found = max((depths.get(node, 0) for node in row.ids), default=0)
         yield 27, "" if found <= deepest else f"a node is {found} deep: at most {deepest} is wanted"
-        if self.opening.sampling.ratio:
-            drawn = {each.parent: unpack_ints(each.tokens).tolist() for each in row.drawn}
-            first = {parent: row.tokens[places[0]] for parent, places in families.items()}
-            lacking = [parent for parent, token in first.items() if token not in drawn.get(parent, ())]
-            yield 31, f"nothing is said of the first child of {lacking[:5]}" if lacking else ""
 
     def _fault_of_id(self, row: TreePart, place: int, known: set[int]) -> str:
         node, parent = row.ids[place], row.parents[place]

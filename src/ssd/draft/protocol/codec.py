@@ -32,7 +32,6 @@ from ssd.draft.protocol.messages import (
     AnyMessage,
     AskOpen,
     Close,
-    Drawn,
     Hello,
     Longs,
     Nodes,
@@ -171,9 +170,6 @@ def _check_nodes(message: Nodes, vocab_size: int) -> None:
     size = int(heads.num_nodes.sum())
     if len(message.nodes) != 12 * size or len(message.logprobs) != 4 * size:
         raise FrameError("the columns of NODES are of unlike length, or not as long as announced")
-    _check_count("drawn", len(message.drawn), 0, MAX_NODES)
-    for drawn in message.drawn:
-        _check_drawn(drawn, vocab_size)
     if not size:
         return
     ids, parents, tokens = message.node_columns()
@@ -191,19 +187,6 @@ def _check_nodes(message: Nodes, vocab_size: int) -> None:
     # NaN fails the comparison, and so does what is no probability.
     if not (unpack_floats(message.logprobs) <= 0.0).all():
         raise FrameError("a log-probability of NODES is no such thing")
-
-
-def _check_drawn(drawn: Drawn, vocab_size: int) -> None:
-    _check_range("key", [drawn.seq, drawn.parent], MAX_ID)
-    size = len(drawn.tokens)
-    if not size or size % 4 or len(drawn.weights) != size:
-        raise FrameError("the columns of a distribution are empty or of unlike length")
-    _check_count("weights", size // 4, 1, MAX_LIST)
-    tokens, weights = unpack_ints(drawn.tokens), unpack_floats(drawn.weights)
-    if tokens.min() < 0 or tokens.max() >= vocab_size or len(set(tokens.tolist())) != len(tokens):
-        raise FrameError("the tokens of a distribution are not in the vocabulary, or repeat")
-    if not ((weights > 0) & np.isfinite(weights)).all():
-        raise FrameError("a weight of a distribution is no such thing")
 
 
 def _check_key(seq: int, epoch: int) -> None:
@@ -235,7 +218,6 @@ RANGES = {
     "presence_penalty": (-2.0, 2.0),
     "frequency_penalty": (-2.0, 2.0),
     "min_tokens": (0, MAX_ID),
-    "saguaro": (5e-324, 1.0),
 }
 """Of each number of Sampling the least and the largest: those of ssd.sampling.SamplingParams."""
 

@@ -157,9 +157,6 @@ class Sampling(Record, frozen=True):
     bad_word_ids: list[list[int]] = []
     noise: str = "philox"
     """What the target's choices are made with; a draft that does not know it declines."""
-    ratio: bool = False
-    """Guesses are drawn, and sent with what they were drawn from, for ratio acceptance."""
-    saguaro: float = 1.0
 
 
 class AskOpen(Message, frozen=True, tag="ask"):
@@ -265,8 +262,6 @@ class Nodes(Message, frozen=True, tag="nodes"):
     nodes: bytes
     """Packed int32: ids, then parents, then tokens, of all sequences in their order."""
     logprobs: bytes
-    drawn: list["Drawn"] = []
-    """Under ratio acceptance: of each parent among these, what its first child was drawn from."""
 
     @classmethod
     def of(cls, parts: Sequence["TreePart"]) -> "Nodes":
@@ -279,7 +274,6 @@ class Nodes(Message, frozen=True, tag="nodes"):
             np.array(heads, dtype=_LONG).T.tobytes(),
             np.array([*chain.from_iterable(columns)], dtype=_INT).tobytes(),
             pack_floats([*chain.from_iterable(each.logprobs for each in parts)]),
-            [drawn for each in parts for drawn in each.drawn],
         )
 
     def columns(self) -> NodesHeads:
@@ -308,7 +302,6 @@ class TreePart:
     tokens: Sequence[int] = ()
     logprobs: Sequence[float] = ()
     full: bool = False
-    drawn: Sequence["Drawn"] = ()
 
 
 class SaidNodes:
@@ -332,15 +325,6 @@ class SaidNodes:
         mine = chosen.repeat(self.heads.num_nodes)
         heads = NodesHeads(*(column[chosen] for column in self.heads))
         return SaidNodes(heads, self.nodes[:, mine], self.logprobs[mine])
-
-
-class Drawn(Record, frozen=True):
-    """A sparse distribution, as in sampling/ratio.py: packed token ids and weights, largest first."""
-
-    seq: int
-    parent: int
-    tokens: bytes
-    weights: bytes
 
 
 class Resync(Message, frozen=True, tag="resync"):

@@ -5,8 +5,7 @@ choose children; attach them. The host copies its columns to the device in one c
 result is copied back to pinned memory after the step, and read when the next one has been launched
 (step_buffers.py). Steps of few rows are captured too (`BUCKETS`): padding costs a device as much as work.
 
-Children under ratio acceptance are drawn on the host, so while such a session is open each step waits for
-its logits. Knows sessions and tables; does not know peers or the order of outcomes. Never run on a GPU.
+Knows sessions and tables; does not know peers or the order of outcomes. Never run on a GPU.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,7 +17,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ssd.draft.server.host_choices import ChildDrawer
 from ssd.draft.server.session import DraftSession, Longs
 from ssd.draft.server.step_buffers import NEW_BLOCKS, InputColumns, PinnedBuffer, ResultLayout
 from ssd.draft.server.steps import GrowthResult, StepInput
@@ -160,13 +158,8 @@ class DeviceSteps:
         self._number = 0
         self.latest = self._steps[-1]
         """The step that was launched last."""
-        self._drawer = ChildDrawer(shape.children, parts.head_tokens)
-        self._sessions: dict[int, DraftSession] = {}
-        """By row of the tables."""
         self._edited: set[int] = set()
         self._truncating: set[int] = set()
-        self._drawing: set[int] = set()
-        """Rows of sessions with ratio acceptance."""
 
     def _captured(self, shape: Shape, tables: ForestTables, buckets: Sequence[int]) -> list[CapturedStep]:
         """By rising number of rows. The largest is captured first: others then reuse its memory."""
@@ -183,12 +176,9 @@ class DeviceSteps:
     def open(self, session: DraftSession, *, num_computed: int, calibration_part: int) -> None:
         self.flush()
         row, params = session.row, session.params
-        self._sessions[row] = session
         session.write_to(self.forest, num_computed=num_computed, calibration_part=calibration_part)
         self._write_recent(row, session.tokens)
-        if session.draws:
-            self._drawing.add(row)
-        elif (rules := rules_of(session)) is not None:
+        if (rules := rules_of(session)) is not None:
             self._edits.enter(row, rules)
             self._edited.add(row)
         if params.truncated:
@@ -196,9 +186,7 @@ class DeviceSteps:
 
     def close(self, session: DraftSession) -> None:
         row = session.row
-        del self._sessions[row]
-        for rows in (self._truncating, self._drawing):
-            rows.discard(row)
+        self._truncating.discard(row)
         if row in self._edited:
             self._edited.remove(row)
             with torch.inference_mode():
@@ -243,8 +231,6 @@ class DeviceSteps:
         if self._edited:
             step.edit()
         step.choose[bool(self._truncating)]()
-        if self._drawing:
-            self._draw(step)
         step.attach()
         result = self._results[size][number % (self.depth + 1)]
         result.tensor.copy_(step.result, non_blocking=True)
@@ -268,17 +254,6 @@ class DeviceSteps:
         held = np.full(WINDOW + 1, -1)
         held[np.arange(first, len(tokens)) % WINDOW] = tokens[first:]
         self._recent.tokens[row].copy_(torch.from_numpy(held), non_blocking=True)
-
-    def _draw(self, step: CapturedStep) -> None:
-        """Children under ratio acceptance, in place of those that were chosen. Waits for the logits."""
-        forest, xp = step.forest, step.forest.xp
-        roots = xp.to_host(forest.tables.root_id)
-        for row in self._drawing:
-            self._sessions[row].forget_drawn(int(roots[row]))
-        host = xp.to_host(step.chosen[0]), xp.to_host(step.chosen[1])
-        self._drawer.write(forest, self._sessions, step.logits, host)
-        for table, values in zip(step.chosen, host, strict=True):
-            xp.load(table, values)
 
 
 def rules_of(session: DraftSession) -> TokenRules | None:

@@ -14,14 +14,14 @@ Knows bytes, times, keys, tenants, tables and the ledger; does not know what rec
 import itertools
 import math
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ssd.draft.protocol.messages import HEARTBEAT_SECONDS, Drawn, Floats, Ints, Nodes, TreePart
+from ssd.draft.protocol.messages import HEARTBEAT_SECONDS, Floats, Ints, Nodes, TreePart
 from ssd.draft.protocol.sockets import DraftSocket, Heard
 from ssd.draft.server.session import DraftSession, Ledger, Longs
 from ssd.draft.tree.arrays import Arrays
@@ -305,8 +305,6 @@ class FrameBatch:
     new: NewNodes
     heads: Longs
     """[8, R]: the columns of `NodesHeads` (protocol/messages.py)."""
-    drawn: Sequence[tuple[int, Drawn]] = ()
-    """With rows of the tables: different engines may use the same sequence id."""
 
     @property
     def is_empty(self) -> bool:
@@ -315,16 +313,14 @@ class FrameBatch:
     def message(self) -> Nodes:
         nodes = np.ascontiguousarray(self.new.nodes, "<i4").tobytes()
         logprobs = np.ascontiguousarray(self.new.logprobs, "<f4").tobytes()
-        return Nodes(self.heads.astype("<i8").tobytes(), nodes, logprobs, [each for _row, each in self.drawn])
+        return Nodes(self.heads.astype("<i8").tobytes(), nodes, logprobs)
 
     def of(self, rows: NDArray[np.bool_]) -> "FrameBatch":
         """The frames of the rows that are flagged."""
         chosen = rows[self.new.rows]
         if chosen.all():
             return self
-        return FrameBatch(
-            self.new.of(rows), self.heads[:, chosen], [each for each in self.drawn if rows[each[0]]]
-        )
+        return FrameBatch(self.new.of(rows), self.heads[:, chosen])
 
     def parts(self) -> Iterator[tuple[int, TreePart]]:
         """The frames one by one, with their rows."""
@@ -348,7 +344,6 @@ class FrameBatch:
                     tokens[part],
                     logprobs[part],
                     full=bool(full),
-                    drawn=[each for mine, each in self.drawn if mine == row],
                 ),
             )
 

@@ -1,7 +1,7 @@
 """Steps on arrays: the host computes all but the forward, and each step ends before the next begins.
 
 A step is: select rows, add runs (guesses by n-gram), forward, choose children, attach them. The host edits
-logits and draws children where parameters need it (host_choices.py). Knows texts and the model's interface;
+logits where parameters need it (host_edits.py). Knows texts and the model's interface;
 does not know outcomes' order, peers or tenants' names.
 """
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from torch import Tensor
 
-from ssd.draft.server.host_choices import ChildDrawer, EditedRows, LogitEdits, Paths, TextEdits, edits_of
+from ssd.draft.server.host_edits import EditedRows, LogitEdits, Paths, TextEdits, edits_of
 from ssd.draft.server.session import DraftSession, Longs
 from ssd.draft.server.steps import Flags, GrowthResult, StepInput
 from ssd.draft.tree.children import ChildChooser, ChosenChildren
@@ -35,27 +35,22 @@ class HostSteps:
     ) -> None:
         self.forest = forest
         self._model, self._children = model, children
-        self._drawer = ChildDrawer(forest.shape.children, head_tokens)
         self._logit_edits = LogitEdits(head_tokens)
         self._sessions: dict[int, DraftSession] = {}
         """By row of the tables."""
         self._edited: dict[int, TextEdits] = {}
         """By row: how to edit the logits of sessions with penalties, bias, bad words or a minimum length."""
-        self._num_drawing = 0
-        """Sessions that use ratio acceptance."""
 
     def open(self, session: DraftSession, *, num_computed: int, calibration_part: int) -> None:
         forest = self.forest
         self._sessions[session.row] = session
-        self._num_drawing += session.draws
-        if not session.draws and (edits := edits_of(session)) is not None:
+        if (edits := edits_of(session)) is not None:
             self._edited[session.row] = edits
         session.write_to(forest, num_computed=num_computed, calibration_part=calibration_part)
         forest.narrow(max(self._sessions))
 
     def close(self, session: DraftSession) -> None:
         del self._sessions[session.row]
-        self._num_drawing -= session.draws
         self._edited.pop(session.row, None)
         self.forest.tables.is_live[session.row] = False
         self.forest.narrow(max(self._sessions, default=0))
@@ -68,9 +63,6 @@ class HostSteps:
         forest.outcomes.count[:], forest.outcomes.tokens[:] = count, tokens
         forest.apply()
         self._model.move(forest.moves)
-        if self._num_drawing:
-            for row in np.flatnonzero(count).tolist():
-                self._sessions[row].forget_drawn(int(forest.tables.root_id[row]))
 
     def flush(self) -> None:
         """Nothing waits."""
@@ -108,10 +100,7 @@ class HostSteps:
         forest = self.forest
         if self._edited:
             self._logit_edits.apply(logits, EditedRows(forest, self._edited))
-        chosen = self._children.of(logits, forest.tables, forest.rows)
-        if self._num_drawing:
-            self._drawer.write(forest, self._sessions, logits, chosen)
-        return chosen
+        return self._children.of(logits, forest.tables, forest.rows)
 
 
 def find_runs(forest: Forest, texts: dict[int, DraftSession]) -> list[TokenRun]:
@@ -126,11 +115,7 @@ def find_runs(forest: Forest, texts: dict[int, DraftSession]) -> list[TokenRun]:
         if not budget:
             break
         sequence = int(rows.home[row])
-        session = texts[sequence]
-        # Sessions with ratio acceptance get no runs: a frame's time of arrival must not depend on its tokens.
-        if session.draws:
-            continue
-        tokens = session.guess(paths.to(row), budget)
+        tokens = texts[sequence].guess(paths.to(row), budget)
         if tokens:
             is_used = forest.tables.is_used[sequence, : shape.slots]
             room = shape.slots - int(is_used.sum() + num_taken[sequence])

@@ -216,7 +216,6 @@ def _found_gap(forest: Forest, draw: torch.Generator, late: int) -> float:
     tables, shape, device = forest.tables, forest.shape, forest.tables.length.device
     columns = "length", "position", "last_position"
     moved = replace(tables, **{name: getattr(tables, name) + late for name in columns})
-    moved = replace(moved, is_drawn=(torch.rand(len(tables.length), generator=draw) < 0.2).to(device))
     rows = forest.rows.part(0, shape.num_rows)
     rows = replace(rows, position=rows.position + late)
     recent = RecentText.of(shape, device)

@@ -11,12 +11,12 @@ import time
 from bisect import insort
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from operator import neg
 
 import numpy as np
 
-from ssd.draft.protocol.messages import AskOpen, Drawn
+from ssd.draft.protocol.messages import AskOpen
 from ssd.draft.server.frames import (
     FrameBatch,
     NewNodes,
@@ -87,8 +87,6 @@ class DraftScheduler:
         self._steps, self._shape, self._limits = steps, shape, limits
         self._sessions: dict[int, DraftSession] = {}
         """By row of the tables, the oldest first."""
-        self._drawing: set[int] = set()
-        """Rows of sessions that use ratio acceptance."""
         self.ledger = Ledger(shape.sequences)
         self._round_timer, self._clock = RoundTimer(shape.sequences, clock), clock
         self.offers = Offers(clock)
@@ -201,8 +199,6 @@ class DraftScheduler:
         self._round_timer.enter(row)
         self._sessions[row] = session
         self.tenants.enter(row, session.tenant)
-        if session.draws:
-            self._drawing.add(row)
         part = self._calibration_part(session.tenant)
         self._steps.open(session, num_computed=num_computed, calibration_part=part)
         self.ledger.num_computed[row] = num_computed
@@ -231,7 +227,6 @@ class DraftScheduler:
         self._kv_blocks.free(session)
         self.ledger.clear(row)
         self.tenants.leave(row, session.tenant)
-        self._drawing.discard(row)
         self._prefill.unread.discard(row)
         insort(self._free_rows, row, key=neg)
         self._is_changed = True
@@ -265,7 +260,7 @@ class DraftScheduler:
         self._steps.flush()
         forest = self._steps.forest
         found = whole_tree(forest.xp, forest.shape, forest.tables, session.row)
-        return self._framed(found, self._sessions_now(), full=True)
+        return numbered_frames(found, self.ledger, self._sessions_now(), full=True)
 
     def grow(self) -> tuple[FrameBatch | None, int]:
         """Launches a step if there may be work, and collects the one that is due.
@@ -285,7 +280,8 @@ class DraftScheduler:
             return None, num_rows
         new, at = self._unsent.popleft()
         # A session may have been closed since the step was collected.
-        return self._framed(new.of(at.openings == self.ledger.openings), at, full=False), num_rows
+        new = new.of(at.openings == self.ledger.openings)
+        return numbered_frames(new, self.ledger, at, full=False), num_rows
 
     def _launch(self) -> bool:
         """Returns whether a step was launched."""
@@ -465,17 +461,3 @@ class DraftScheduler:
     def _sessions_now(self) -> SessionsAt:
         ledger = self.ledger
         return SessionsAt(ledger.openings.copy(), ledger.n.copy(), ledger.length.copy())
-
-    def _framed(self, found: NewNodes, at: SessionsAt, *, full: bool) -> FrameBatch:
-        frames = numbered_frames(found, self.ledger, at, full=full)
-        if not self._drawing:
-            return frames
-        drawn = [each for row in self._drawing for each in self._drawn_of(row, found)]
-        return replace(frames, drawn=drawn)
-
-    def _drawn_of(self, row: int, found: NewNodes) -> list[tuple[int, Drawn]]:
-        session = self._sessions[row]
-        if not session.drawn_from:
-            return []
-        mine = (found.rows == row).repeat(found.number)
-        return [(row, each) for each in session.drawn(dict.fromkeys(found.nodes[1][mine].tolist()))]

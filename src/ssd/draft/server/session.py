@@ -7,7 +7,7 @@ estimates how many draft steps are left before a session's next outcome. Knows n
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -15,20 +15,16 @@ from numpy.typing import NDArray
 
 from ssd.draft.protocol.messages import (
     MAX_ID,
-    Drawn,
     Open,
     Sampling,
     credit_for,
-    pack_floats,
-    pack_ints,
     unpack_ints,
 )
 from ssd.draft.tree.forest import Forest
-from ssd.draft.tree.tables import KINDS, NO_TOKEN, kind_of
+from ssd.draft.tree.tables import KINDS, NO_TOKEN
 from ssd.moving_average import MovingAverage, moved_towards
 from ssd.ngram import Repeats
-from ssd.sampling import History, SamplingParams, SamplingRow, Tally, mix_seed
-from ssd.sampling.ratio import DraftDistribution
+from ssd.sampling import History, SamplingParams, Tally
 
 Longs = NDArray[np.int64]
 
@@ -160,8 +156,7 @@ NOISES = ("philox", "murmur3")
 
 def check_noise(sampling: Sampling) -> None:
     """Raises ValueError if the target's choices depend on noise that this draft cannot reproduce."""
-    depends = sampling.temperature > 0 and not sampling.ratio
-    if depends and sampling.noise not in NOISES:
+    if sampling.temperature > 0 and sampling.noise not in NOISES:
         raise ValueError(
             f"the target samples with the noise {sampling.noise!r}, and this draft supports "
             f"{', '.join(NOISES)}: use a draft of a version that supports it, or a temperature of 0"
@@ -192,7 +187,7 @@ _SEED_MASK = 2**64 - 1
 
 @dataclass(eq=False)
 class DraftSession:
-    """One sequence: its text, its parameters, and what its guesses were drawn from."""
+    """One sequence: its text and its parameters."""
 
     opening: Open
     max_len: int
@@ -202,8 +197,6 @@ class DraftSession:
     row: int = 0
     """Its row in the tables and the ledger; 0: none yet."""
     ledger: Ledger = field(default_factory=lambda: Ledger(0))
-    drawn_from: dict[int, DraftDistribution] = field(default_factory=dict)
-    """By id of a processed node: the distribution from which its first child was drawn."""
 
     def __post_init__(self) -> None:
         sampling = self.opening.sampling
@@ -216,11 +209,6 @@ class DraftSession:
         self._tally = Tally(self._prompt) if self.params.penalised else None
         self._seen: tuple[int, Longs, Longs] | None = None
         """Cached result of `seen`, and the length of the text that it is valid for."""
-
-    @property
-    def draws(self) -> bool:
-        """Whether guesses are drawn (ratio acceptance) instead of ranked with the request's noise."""
-        return self.opening.sampling.ratio and not self.params.greedy
 
     @property
     def num_sent(self) -> int:
@@ -269,36 +257,6 @@ class DraftSession:
         count = max(0, min(most, self.last_depth - len(path)))
         return self._repeats.guess(path, count)
 
-    def drawn(self, parents: Iterable[int]) -> list[Drawn]:
-        return [
-            Drawn(self.seq, parent, pack_ints(q.token_ids), pack_floats(q.weights))
-            for parent in parents
-            if (q := self.drawn_from.get(parent)) is not None
-        ]
-
-    def forget_drawn(self, root_id: int) -> None:
-        """Drops the distributions of nodes before the root: they are decided or lost."""
-        self.drawn_from = {node: q for node, q in self.drawn_from.items() if node >= root_id}
-
-    def node_seed(self, node_id: int) -> int:
-        """A seed for this node alone: draws of different branches must be independent."""
-        return mix_seed(self.opening.sampling.seed, node_id + 1)
-
-    def sampling_row(self, path: Sequence[int]) -> SamplingRow:
-        """How the token after the text and `path` is sampled."""
-        sampling = self.opening.sampling
-        known = History(self.tokens, len(self._prompt))
-        return SamplingRow(
-            params=self.params,
-            seed=sampling.seed,
-            position=len(self.tokens) + len(path),
-            prompt=self._prompt,
-            output=known.followed_by(path) if path else known,
-            end_ids=tuple(sampling.end_ids),
-            bad_word_ids=tuple(map(tuple, sampling.bad_word_ids)),
-            tally=self._tally,
-        )
-
     def seen(self) -> tuple[Longs, Longs]:
         """Tokens that penalties apply to, ascending, and how often each was generated."""
         if self._seen is None or self._seen[0] != len(self.tokens):
@@ -331,10 +289,10 @@ class DraftSession:
         ends = [*sampling.end_ids, *[NO_TOKEN] * shape.ends][: shape.ends]
         tables.ring[row] = xp.of([ring.get(place, NO_TOKEN) for place in range(shape.ring)])
         tables.ends[row] = xp.of(ends)
-        kind = kind_of(params, draws=self.draws)
+        kind = int(not params.greedy)
         tables.vocab[row], tables.kind[row] = self.vocab_size, kind
         tables.calibration[row] = calibration_part * KINDS + kind
-        tables.is_drawn[row], tables.is_new[row] = self.draws, True
+        tables.is_new[row] = True
         tables.seed[row] = int(np.uint64(sampling.seed & _SEED_MASK).view(np.int64))
         tables.is_murmur[row] = sampling.noise == "murmur3"
         tables.temperature[row] = 1.0 if params.greedy else params.temperature

@@ -6,7 +6,7 @@ outcome. Keys of accepted nodes move to the sequence's KV blocks. The host check
 Calibration corrects the draft's log-probabilities by how often the target accepted similar guesses. The
 model's probabilities rank guesses, but do not say how often the target agrees. Each decided token shows for
 every guess at its position whether it was right. Guesses are counted in cells: by tenant (server/tenants.py),
-kind (greedy, coupled, drawn), rank, and the model's log-probability. All guesses of an outcome are counted at
+kind (greedy, sampled), rank, and the model's log-probability. All guesses of an outcome are counted at
 once; then full cells are halved. Cells with few observations follow the model.
 
 Knows tables; does not know models.

@@ -5,8 +5,8 @@ draft's own z/T + g under the request's parameters, and their probabilities are 
 scores. Only the largest logits are considered: a token below them may cost a hit, never a wrong token.
 
 `FixedChildren` is a fixed list of operations for a GPU. `LooseChildren`, on a CPU, does for each row what it
-needs. `likely_children` works row by row; `drawn_children` draws children for ratio acceptance. Edits that
-depend on a row's tokens (penalties, bad words) come before (server/host_choices.py). Does not know trees.
+needs. `likely_children` works row by row. Edits that depend on a row's tokens (penalties, bad words) come
+before (server/host_edits.py). Does not know trees.
 """
 
 from collections.abc import Sequence
@@ -21,13 +21,12 @@ from ssd.draft.protocol.messages import Floats, Ints
 from ssd.draft.tree.arrays import Array
 from ssd.draft.tree.tables import Tables, TreeRows
 from ssd.models.head_tokens import whole_vocabulary
-from ssd.sampling import PhiloxChooser, SamplingRow
+from ssd.sampling import SamplingRow
 from ssd.sampling.draws import Truncation
 from ssd.sampling.murmur import murmur_noise
 from ssd.sampling.noise import gumbel_noise_ragged, noise_of_tokens
 from ssd.sampling.processors import edit_logits, needs_edits, scale_logits
 from ssd.sampling.ragged import BatchedScores
-from ssd.sampling.ratio import DraftDistribution, draft_distribution, propose, saguaro
 from ssd.sampling.select import GroupedScores, grouped, largest_of_rows
 from ssd.sampling.truncation import candidate_floors, ragged_floors, truncation_floor
 
@@ -102,7 +101,7 @@ class LooseChildren:
 
     def of(self, logits: Tensor, tables: Tables, rows: TreeRows) -> ChosenChildren:
         sequence, attaching = rows.sequence, np.flatnonzero(rows.attaches)
-        kinds = np.where(tables.is_drawn[sequence], -1, tables.kind[sequence])[attaching]
+        kinds = tables.kind[sequence][attaching]
         if not kinds.any() and len(kinds) == len(sequence):
             return self._padded(*self._greedy(logits))
         tokens = np.zeros((len(sequence), self._count), np.int64)
@@ -197,23 +196,6 @@ class Children:
     """Log-probabilities, not calibrated."""
 
 
-@dataclass(frozen=True, slots=True)
-class DrawnChildren(Children):
-    drawn_from: DraftDistribution
-    """The distribution from which the first one was drawn."""
-
-
-@dataclass(frozen=True, slots=True)
-class DrawSettings:
-    """How a node's first child is drawn."""
-
-    seed: int
-    """Of this node alone."""
-    saguaro: float
-    head_tokens: Tensor | None
-    vocab_size: int
-
-
 def likely_children(
     logits: Tensor, rows: Sequence[SamplingRow], count: int, *, head_tokens: Tensor | None = None
 ) -> list[Children]:
@@ -234,21 +216,6 @@ def likely_children(
         perturbed = scores if rows[i].params.greedy else scores + g
         found[i] = _ranked(ids.unsqueeze(0), perturbed.unsqueeze(0), count)[0]
     return [found[i] for i in range(len(rows))]
-
-
-def drawn_children(logits: Tensor, row: SamplingRow, count: int, drawing: DrawSettings) -> DrawnChildren:
-    """For ratio acceptance: one token drawn from the draft's distribution, then the most likely others."""
-    if drawing.head_tokens is not None:
-        logits = whole_vocabulary(logits, drawing.head_tokens)
-    # Before drawing: tokens that the engine does not know must not be in q.
-    honest = draft_distribution(logits[: drawing.vocab_size], row)
-    q = saguaro(honest, count, drawing.saguaro)
-    primary = propose(q, PhiloxChooser(drawing.seed), row.position).token
-    others = honest.token_ids[honest.token_ids != primary][: count - 1]
-    tokens = np.concatenate(([primary], others)).astype(np.int32)
-    chances = dict(zip(honest.token_ids.tolist(), honest.probabilities.tolist(), strict=True))
-    raws = np.log(np.array([chances[token] for token in tokens.tolist()])).astype(np.float32)
-    return DrawnChildren(tokens, raws, q)
 
 
 def _candidates(logits: Tensor, row: SamplingRow, head_tokens: Tensor | None) -> tuple[Tensor, Tensor]:

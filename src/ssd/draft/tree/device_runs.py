@@ -109,7 +109,7 @@ class RunFinder:
         total = rows.position + 1
         age = self._latest(text, total)
         take = torch.minimum(age % _NEVER, self._room(tables, rows))
-        take = torch.where(self._may_start(tables, rows), take, 0)
+        take = torch.where(self._may_start(rows), take, 0)
         before = (self._precedes(tables, rows) * take[:, None]).sum(0)
         take = torch.minimum(take, (self._shape.lookup - before).clamp(min=0))
         is_mine = (before[:, None] <= self._run) & (self._run < (before + take)[:, None])
@@ -153,11 +153,10 @@ class RunFinder:
         found: Tensor = room.clamp(min=0, max=self._shape.lookup)
         return found
 
-    def _may_start(self, tables: Tables, rows: TreeRows) -> Tensor:
-        """Roots that are read, and the first row of each tree. Not under ratio acceptance: a frame's time of
-        arrival must not depend on its tokens."""
+    def _may_start(self, rows: TreeRows) -> Tensor:
+        """Roots that are read, and the first row of each tree."""
         is_first = rows.is_read | (rows.start == self._numbers)
-        found: Tensor = rows.attaches & is_first & ~tables.is_drawn[rows.sequence]
+        found: Tensor = rows.attaches & is_first
         return found
 
     def _precedes(self, tables: Tables, rows: TreeRows) -> Tensor:

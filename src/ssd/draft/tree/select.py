@@ -31,24 +31,10 @@ Distances = tuple[Array, Array | None]
 """Float32 [S, F, C], and which nodes may be processed (None: all)."""
 
 
-class FanOut(Protocol):
-    """How many alternatives to the most likely token are prepared at each depth."""
-
-    def at(self, k: int) -> int:
-        """Alternatives prepared for "k accepted"."""
-        ...
-
-
-class UniformFanOut:
-    def __init__(self, width: int) -> None:
-        self._each = max(1, width // 4)
-
-    def at(self, k: int) -> int:
-        return self._each
-
-
 class GeometricFanOut:
-    """F_k = F_0 · a^{k/(1+r)}, scaled so that the first `depth` of them sum to the width.
+    """How many alternatives to the most likely token are prepared at each depth.
+
+    F_k = F_0 · a^{k/(1+r)}, scaled so that the first `depth` of them sum to the width.
 
     Acceptance and exponent are assumed, not measured. The published separate term for "all accepted" is left
     out: a rolling tree has no last token.
@@ -59,6 +45,7 @@ class GeometricFanOut:
         self._fans = np.maximum(1, np.round(weights / weights.sum() * width)).astype(int)
 
     def at(self, k: int) -> int:
+        """Alternatives prepared for "k accepted"."""
         return int(self._fans[k]) if k < len(self._fans) else 0
 
 
@@ -89,7 +76,7 @@ class ByFanOut:
 
     keeps_partings = True
 
-    def __init__(self, xp: Arrays, fan_out: FanOut, deepest: int = 256) -> None:
+    def __init__(self, xp: Arrays, fan_out: GeometricFanOut, deepest: int = 256) -> None:
         fans = [fan_out.at(k) for k in range(deepest)]
         self._fans = xp.of(fans)
         self._deepest = deepest
@@ -116,8 +103,6 @@ def growth_policy(name: GrowthPolicyName, xp: Arrays, shape: Shape) -> GrowthPol
             return ByValue()
         case "geometric":
             return ByFanOut(xp, GeometricFanOut(shape.width))
-        case "uniform":
-            return ByFanOut(xp, UniformFanOut(shape.width))
 
 
 _HIGH = 32

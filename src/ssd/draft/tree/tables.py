@@ -14,13 +14,12 @@ from dataclasses import dataclass, fields, replace
 
 from ssd.draft.tree.arrays import Array, Arrays
 from ssd.kvcache.pool import NODES_PER_TREE
-from ssd.sampling import SamplingParams
 
 WORD = 64
 """Bits of a word: one for each slot."""
 WORDS = NODES_PER_TREE // WORD
-KINDS = 3
-"""Greedy, coupled and drawn guesses: each kind is calibrated separately."""
+KINDS = 2
+"""Greedy and sampled guesses: each kind is calibrated separately."""
 RANKS = 8
 """Ranks that the calibration tells apart."""
 BINS = 12
@@ -107,7 +106,6 @@ class Tables:
     vocab: Array  # tokens from here on are never guessed
     kind: Array
     calibration: Array  # its part of `counts`: by tenant and kind
-    is_drawn: Array  # ratio acceptance: its children are drawn on the host
     seed: Array
     is_murmur: Array  # its noise is that of vLLM's V2 runner
     temperature: Array  # [S] float32; 1 where greedy
@@ -152,7 +150,6 @@ class Tables:
             vocab=xp.integers(s),
             kind=xp.integers(s),
             calibration=xp.integers(s),
-            is_drawn=xp.flags(s),
             seed=xp.integers(s),
             is_murmur=xp.flags(s),
             temperature=xp.reals(s, fill=1.0),
@@ -270,10 +267,6 @@ class Moves:
 
     sources: Array
     targets: Array
-
-
-def kind_of(params: SamplingParams, *, draws: bool) -> int:
-    return 0 if params.greedy else 2 if draws else 1
 
 
 EDGES = (-7.0, -5.0, -4.0, -3.0, -2.2, -1.5, -1.0, -0.6, -0.3, -0.1, -0.02)

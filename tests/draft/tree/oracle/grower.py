@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ssd.attention.inputs import PlainInput
 from ssd.draft.protocol.messages import TreePart
-from ssd.draft.tree.children import DrawnChildren, DrawSettings, drawn_children, likely_children
+from ssd.draft.tree.children import likely_children
 from ssd.kvcache.block_manager import BlockManager, OutOfBlocks
 from ssd.kvcache.pool import NODES_PER_TREE, KVPool
 from ssd.runtime.runner import Runner, forward
@@ -101,7 +101,7 @@ class Grower:
         self._free_trees = list(range(pool.shape.num_trees))
         self._trees: dict[int, int] = {}
         """The tree slots of each session, by number of the tree."""
-        self._calibrations = defaultdict[tuple[bool, bool], Calibration](Calibration)
+        self._calibrations = defaultdict[bool, Calibration](Calibration)
         self.is_starved = False
         """A text lacks the blocks to be read, and nobody else computes: somebody has to go."""
 
@@ -227,10 +227,7 @@ class Grower:
         """A run behind a node of a step that takes `num_new` places of this tree before it."""
         session = self._sessions[session_id]
         most = min(budget, self._limits.max_grown - session.num_grown - num_new)
-        # Not where guesses are drawn: how long a frame takes must not depend on the tokens in it.
-        if most <= 0 or session.draws:
-            return []
-        return session.run_after(node, most)
+        return session.run_after(node, most) if most > 0 else []
 
     def _with_runs(
         self, readings: Sequence[_Reading], growings: Sequence[_Growing]
@@ -318,28 +315,18 @@ class Grower:
             node = child
 
     def _attach(self, logits: Tensor, places: Sequence[_Place]) -> None:
-        """The logits' likeliest tokens become children: ranked by the request's noise, or drawn."""
+        """The logits' likeliest tokens become children, ranked by the request's noise."""
         owners = [(self._sessions[place.session_id], place.node) for place in places]
-        ranked = [i for i, (session, _node) in enumerate(owners) if not session.draws]
-        rows = [owners[i][0].sampling_row(owners[i][1]) for i in ranked]
-        chosen = logits if len(ranked) == len(places) else logits[ranked]
+        rows = [session.sampling_row(node) for session, node in owners]
         count, head_tokens = self._limits.num_children, self._head_tokens
-        found = dict(zip(ranked, likely_children(chosen, rows, count, head_tokens=head_tokens), strict=True))
-        for i, (session, node) in enumerate(owners):
-            children = found.get(i) or self._draw(logits[i], session, node)
+        found = likely_children(logits, rows, count, head_tokens=head_tokens)
+        for (session, node), children in zip(owners, found, strict=True):
             logprobs = self._calibration_of(session).logprobs(children.raws)
-            drawn_from = children.drawn_from if isinstance(children, DrawnChildren) else None
-            session.grow(node, children.tokens, logprobs, children.raws, drawn_from)
-
-    def _draw(self, logits: Tensor, session: Session, node: int) -> DrawnChildren:
-        drawing = DrawSettings(
-            session.node_seed(node), session.saguaro, self._head_tokens, session.vocab_size
-        )
-        return drawn_children(logits, session.sampling_row(node), self._limits.num_children, drawing)
+            session.grow(node, children.tokens, logprobs, children.raws)
 
     def _calibration_of(self, session: Session) -> Calibration:
-        """Greedy, coupled and drawn guesses err in different ways."""
-        return self._calibrations[session.params.greedy, session.draws]
+        """Greedy and sampled guesses err in different ways."""
+        return self._calibrations[session.params.greedy]
 
     def _move(self, session_id: int, move: Move) -> None:
         blocks, size = self._blocks.block_table(session_id), self._blocks.block_size

@@ -1,9 +1,9 @@
 """Which nodes the draft processes next: growth policies behind one small interface.
 
-A policy gives each node of a tree a priority; the draft takes the highest, over all its
-sequences. `value` is the chance that the text runs through the node. `geometric` and `uniform`
-are the published fan-outs (Kumar, Dao, May 2026) as orders of growth: a likely path, and beside it
-F_k alternatives to its k-th token, each continued along its own likeliest tokens.
+A policy gives each node of a tree a priority; the draft takes the highest, over all its sequences. `value`
+is the chance that the text runs through the node. `geometric` has the published fan-outs (Kumar, Dao, May
+2026) as an order of growth: a likely path, and beside it F_k alternatives to its k-th token, each continued
+along its own likeliest tokens.
 """
 
 from typing import Protocol
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ssd.config import GrowthPolicyName
-from ssd.draft.tree.select import FanOut, GeometricFanOut, UniformFanOut
+from ssd.draft.tree.select import GeometricFanOut
 from tests.draft.tree.oracle.tree import Tree
 
 Priorities = NDArray[np.float64]
@@ -35,7 +35,7 @@ class ValuePolicy:
 class FanOutPolicy:
     """A node may leave the likeliest path once, at its k-th token, for one of the F_k next likely ones."""
 
-    def __init__(self, fan_out: FanOut) -> None:
+    def __init__(self, fan_out: GeometricFanOut) -> None:
         self._fan_out = fan_out
 
     def priorities(self, tree: Tree) -> Priorities:
@@ -69,5 +69,3 @@ def growth_policy(name: GrowthPolicyName, *, width: int) -> GrowthPolicy:
             return ValuePolicy()
         case "geometric":
             return FanOutPolicy(GeometricFanOut(width))
-        case "uniform":
-            return FanOutPolicy(UniformFanOut(width))

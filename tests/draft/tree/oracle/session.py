@@ -5,7 +5,7 @@ moves the accepted path into the blocks; nothing else moves, and nothing is comp
 to compute and which keys to move. Does not know models or sockets.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,20 +15,16 @@ from ssd.attention.inputs import Branches
 from ssd.draft.protocol.messages import (
     CREDIT,
     MAX_ID,
-    Drawn,
     Floats,
     Ints,
     Open,
     TreePart,
-    pack_floats,
-    pack_ints,
     unpack_ints,
 )
 from ssd.draft.server.session import check_noise, sampling_params
 from ssd.kvcache.pool import NODES_PER_TREE
 from ssd.ngram import ngram_guess
-from ssd.sampling import History, SamplingRow, Tally, mix_seed
-from ssd.sampling.ratio import DraftDistribution
+from ssd.sampling import History, SamplingRow, Tally
 from tests.draft.tree.oracle.calibration import Observation
 from tests.draft.tree.oracle.tree import BARREN, UNGROWN, Tree
 
@@ -73,8 +69,6 @@ class Session:
         self._num_sent = 0
         self._num_arrived = 0
         self._next_id = 1
-        self._drawn_from: dict[int, DraftDistribution] = {}
-        """By the id of a grown node: what its first child was drawn from."""
         self._fresh: list[int] = []
         """Nodes the engine has not been told of."""
 
@@ -132,27 +126,7 @@ class Session:
             paths.append(seen)
         return Branches(positions, len(self.tokens), self.tree_start, places, paths)
 
-    @property
-    def draws(self) -> bool:
-        """Whether guesses are drawn (ratio acceptance) rather than ranked by the request's noise."""
-        return self._sampling.ratio and not self.params.greedy
-
-    @property
-    def saguaro(self) -> float:
-        return self._sampling.saguaro
-
-    def node_seed(self, node: int) -> int:
-        """For choices at this node alone: branches must not learn of each other's draws."""
-        return mix_seed(self._sampling.seed, self.tree.ids[node] + 1)
-
-    def grow(
-        self,
-        node: int,
-        tokens: Ints,
-        logprobs: Floats,
-        raws: Floats,
-        drawn_from: DraftDistribution | None = None,
-    ) -> None:
+    def grow(self, node: int, tokens: Ints, logprobs: Floats, raws: Floats) -> None:
         """Takes in what may follow a node that has just been processed, or the root."""
         tree = self.tree
         meant = tokens < self.vocab_size
@@ -160,8 +134,6 @@ class Session:
             tokens, logprobs, raws = tokens[meant], logprobs[meant], raws[meant]
         if node != tree.root:
             tree.slots[node] = self._free_places.pop()
-        if drawn_from is not None:
-            self._drawn_from[tree.ids[node]] = drawn_from
         first = tree.size
         ids = range(self._next_id, self._next_id + len(tokens))
         self._next_id += len(tokens)
@@ -256,15 +228,11 @@ class Session:
         self.tree.replant(self._next_id, self.tokens[-1])
         self._next_id += 1
         self._free_places = _all_places()
-        self._drawn_from.clear()
 
     def _drop_lost(self) -> None:
         """Compacts the tree; the places of nodes that are gone, or text now, are free again."""
         tree = self.tree
         tree.compact()
-        if self._drawn_from:
-            alive = set(tree.ids)
-            self._drawn_from = {node: q for node, q in self._drawn_from.items() if node in alive}
         tree.slots[tree.root] = BARREN
         taken = {slot for slot in tree.slots if slot >= 0}
         self._free_places = [place for place in _all_places() if place not in taken]
@@ -286,15 +254,7 @@ class Session:
             tokens=[tree.tokens[node] for node in fresh],
             logprobs=[tree.logprobs[node] for node in fresh],
             full=full,
-            drawn=self._drawn(dict.fromkeys(parents)) if self._drawn_from else [],
         )
-
-    def _drawn(self, parents: Iterable[int]) -> list[Drawn]:
-        return [
-            Drawn(self.seq, parent, pack_ints(q.token_ids), pack_floats(q.weights))
-            for parent in parents
-            if (q := self._drawn_from.get(parent)) is not None
-        ]
 
 
 def _all_places() -> list[int]:

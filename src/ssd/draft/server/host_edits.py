@@ -1,7 +1,4 @@
-"""What only the host can do with a step's logits, because it depends on whole texts: edits, drawn children.
-
-`ChildDrawer` draws the children of sessions with ratio acceptance: the same code as everywhere else draws
-them, row by row, between a step's logits and `attach`.
+"""Edits of a step's logits on the host.
 
 `LogitEdits` applies the parameters that depend on tokens (penalties, bias, bad words, minimum length) in
 place on arrays, before children are chosen (on a device: tree/device_edits.py). Only entries of tokens
@@ -13,7 +10,7 @@ the bit. Knows texts and tables; does not know sockets.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -21,7 +18,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ssd.draft.server.session import DraftSession, Longs
-from ssd.draft.tree.children import DrawnChildren, DrawSettings, drawn_children
 from ssd.draft.tree.forest import Forest
 from ssd.draft.tree.tables import WORD
 
@@ -60,42 +56,6 @@ def _slots(words: Sequence[int]) -> Iterator[int]:
         while rest:
             yield number * WORD + (rest & -rest).bit_length() - 1
             rest &= rest - 1
-
-
-class ChildDrawer:
-    """Draws the children of rows whose sessions use ratio acceptance. Such sessions have no runs."""
-
-    def __init__(self, count: int, head_tokens: Tensor | None) -> None:
-        self._count, self._head_tokens = count, head_tokens
-
-    def write(
-        self, forest: Forest, texts: Texts, logits: Tensor, chosen: tuple[NDArray[Any], NDArray[Any]]
-    ) -> None:
-        """Replaces these rows' entries of `chosen` (tokens and log-probabilities) in place."""
-        sequence, attaches = forest.xp.to_host(forest.rows.sequence), forest.xp.to_host(forest.rows.attaches)
-        wanted = forest.xp.to_host(forest.tables.is_drawn)[sequence] & attaches
-        # Unless shapes are fixed, rows that attach nothing have no logits.
-        places = np.arange(len(sequence)) if forest.xp.is_fixed else attaches.cumsum() - 1
-        node_ids, paths = forest.xp.to_host(forest.rows.node_id), Paths(forest)
-        for row in np.flatnonzero(wanted).tolist():
-            session = texts[int(sequence[row])]
-            children = self._drawn(logits[int(places[row])], session, paths.to(row), int(node_ids[row]))
-            number = len(children.tokens)
-            chosen[0][row, :number], chosen[1][row, :number] = children.tokens, children.raws
-            chosen[1][row, number:] = -np.inf
-
-    def _drawn(
-        self, logits: Tensor, session: DraftSession, path: Sequence[int], node_id: int
-    ) -> DrawnChildren:
-        drawing = DrawSettings(
-            session.node_seed(node_id),
-            session.opening.sampling.saguaro,
-            self._head_tokens,
-            session.vocab_size,
-        )
-        found: DrawnChildren = drawn_children(logits, session.sampling_row(path), self._count, drawing)
-        session.drawn_from[node_id] = found.drawn_from
-        return found
 
 
 _Number = TypeVar("_Number", bound=np.generic)
