@@ -49,7 +49,6 @@ def check_target(target: Target) -> None:
     require(
         len(router._free_seqs) + len(router._by_seq) <= target.most, "ids of sequences are not used again"
     )
-    require(len(mirrors._drawn) <= target.most, "distributions of closed sequences are kept")
     require(target.speculator._knowledge.keys() <= target.requests.keys(), "ended requests are remembered")
     require(len(pool._tenants) < _MOST_TENANTS, "a draft invents names without end")
     held = Counter[int]()

@@ -43,7 +43,7 @@ def test_what_was_decided_before_a_sequence_ends_still_teaches() -> None:
     [(session_id, session)] = pair.sessions.items()
     pair.advance(session_id, 1, [session.tree.tokens[1]])
     pair.close(session_id)
-    seen = pair.oracle._calibrations[True, False]._num_seen
+    seen = pair.oracle._calibrations[True]._num_seen
     assert sum(seen) > 0
     first = int(pair.forest.tables.calibration[1]) * RANKS * BINS
     assert pair.forest.tables.counts[0][first : first + len(seen)].tolist() == seen
