@@ -108,7 +108,7 @@ def settings(asked: argparse.Namespace) -> dict[str, Any]:
     return {
         "model": str(asked.target),
         "dtype": asked.dtype,
-        "max_model_len": 1024,
+        "max_model_len": asked.max_model_len,
         "max_num_seqs": len(PROMPTS),
         "enforce_eager": not torch.cuda.is_available(),
         "async_scheduling": True,
@@ -215,6 +215,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--target", type=Path, required=True)
     parser.add_argument("--draft", type=Path, required=True)
     parser.add_argument("--tokens", type=int, default=64)
+    parser.add_argument("--max-model-len", type=int, default=512)
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--head-dtype", default="", help="float32: fewer ties in bfloat16")
     parser.add_argument("--memory", type=float, default=0.6, help="vLLM's share of a GPU")
