@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from ssd.config import DraftConfig
 from ssd.draft.client.connection import Connection
@@ -74,8 +75,11 @@ class InMemoryDraft:
         *,
         width: int = 6,
         kv_cache_bytes: int = 1 << 24,
+        **settings: Any,
     ) -> None:
-        self._config = DraftConfig(model=str(model), device="cpu", kv_cache_bytes=kv_cache_bytes, width=width)
+        self._config = DraftConfig(
+            model=str(model), device="cpu", kv_cache_bytes=kv_cache_bytes, width=width, **settings
+        )
         self._hello, self._clock, self._wrap = hello, clock, wrap
         self._ended = ""
         self._end = DraftEnd(Wires())

@@ -95,3 +95,19 @@ def test_not_while_a_request_runs(llm: LLM, tiny_draft: str) -> None:
         llm.switch_mode("sd", draft=tiny_draft)
     stream.close()
     llm.switch_mode("sd", draft=tiny_draft)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"mode": "sd"}, "needs a draft"),
+        ({"draft": "x"}, "mode is 'ar'"),
+        ({"mode": "warp"}, "use one of ar, sd"),
+        ({"mode": "sd", "draft": "x", "lookahead": 0}, "between 1 and 16"),
+    ],
+)
+def test_wrong_drafting_settings_are_refused(
+    tiny_llama: Path, settings: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        LLM(str(tiny_llama), show_progress=False, **settings)

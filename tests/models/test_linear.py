@@ -7,7 +7,6 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from campaigns.e2e.invariance import load
 from ssd.attention.inputs import PlainInput
 from ssd.config import DType, RunnerConfig
 from ssd.models import arithmetic, decoder
@@ -244,7 +243,8 @@ def test_int8_logits_are_near_the_models_own(kind: str, dtype: DType, tmp_path: 
 def test_bfloat16_logits_are_near_transformers(kind: str, deterministic: bool, tmp_path: Path) -> None:
     """The default path: no further from float32 than transformers' own bfloat16 is."""
     folder = write_checkpoint(kind, tmp_path)
-    loaded = load(str(folder), deterministic=deterministic, dtype="bfloat16")
+    config = RunnerConfig(model=str(folder), device="cpu", dtype="bfloat16", deterministic=deterministic)
+    loaded = load_model(replace(config, max_model_len=256, num_blocks=16))
     tokens = [(7 * i) % 390 + 2 for i in range(100)]
     ours = forward(loaded.runner, [PlainInput(tokens, 0, list(range(7)), 100, generated=False)])
     with torch.inference_mode():

@@ -4,7 +4,7 @@ The fault strikes frames that carry a chosen kind of message, in either directio
 """
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 import msgspec
@@ -45,6 +45,9 @@ class Mangler:
         """Frames under way, and after how many further frames they arrive."""
         self._old: list[bytes] = []
         self.num_struck = 0
+
+    def mend(self) -> None:
+        self._plan = replace(self._plan, chance=0.0)
 
     def feed(self, frame: bytes) -> list[bytes]:
         self._held = [(left - 1, held) for left, held in self._held]
@@ -108,6 +111,11 @@ class FaultyLink:
     def send(self, frame: bytes) -> None:
         for each in self._out.feed(frame):
             self._link.send(each)
+
+    def mend(self) -> None:
+        """Strikes no more."""
+        self._out.mend()
+        self._in.mend()
 
     def overfull(self) -> str:
         return ""

@@ -1,0 +1,105 @@
+"""Rows of the matrix: circumstances under which requests must get the tokens of plain decoding.
+
+A row is drawn from one number. `matrix` chooses rows that have all pairs of circumstances, and every
+circumstance with every feature of a request.
+"""
+
+import random
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from tests.exact.requests import Asked, Value, covering, pairs_of, pool, values_of
+
+DIMENSIONS: dict[str, tuple[Any, ...]] = {
+    "mode": ("ar", "sd", "ssd"),
+    "weights": ("float32", "bfloat16", "int8"),
+    "tree": (False, True),
+    "draft": ("none", "good", "layers", "random", "hostile"),
+    "fate": ("none", "killed", "frozen", "late", "drop", "lie", "reorder"),
+    "batch": (1, 2, 5, 16),
+    "room": ("plenty", "few"),
+    "cache": (False, True),
+    "prompts": ("whole", "chunks", "unchunked"),
+    "later": (False, True),
+    "fair": (False, True),
+}
+_NUM_REQUESTS = {1: 3, 2: 4, 5: 6, 16: 9}
+ROWS_A_POOL = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    seed: int
+    mode: str
+    weights: str
+    tree: bool
+    """Whether speculations may be trees."""
+    draft: str
+    """good: the target itself; layers: its first ones; random: other weights; hostile: knows the truth."""
+    fate: str
+    """What happens to a draft that works ahead, or to its frames."""
+    batch: int
+    room: str
+    """few: KV blocks for about one and a half sequences."""
+    cache: bool
+    prompts: str
+    later: bool
+    """The forward goes on while the host does other work."""
+    fair: bool
+    """As a server shares steps between callers."""
+
+    @classmethod
+    def drawn(cls, seed: int) -> "Row":
+        """The first possible row of the seed."""
+        draw = random.Random(f"row {seed}")
+        while True:
+            row = cls(seed, *(draw.choice(values) for values in DIMENSIONS.values()))
+            if row.is_possible:
+                return row
+
+    @property
+    def is_possible(self) -> bool:
+        if self.mode == "ar":
+            drafting = (self.tree, self.draft, self.fate) == (False, "none", "none")
+        elif self.mode == "sd":
+            # Drafting in turns blocks the host; a hostile draft answers at once.
+            turns = not self.later or self.draft == "hostile"
+            drafting = self.draft != "none" and self.fate == "none" and turns
+        else:
+            drafting = self.draft in ("good", "layers", "random") and (
+                self.fate != "killed" or self.draft == "good"
+            )
+        return (
+            drafting and not (self.room == "few" and self.batch < 5) and not (self.fair and self.batch == 1)
+        )
+
+    @property
+    def asked(self) -> tuple[Asked, ...]:
+        """Its requests, in order of arrival; the first can take its prompt from the cache."""
+        draw = random.Random(f"asked {self.seed}")
+        known = list(pool(self.seed // ROWS_A_POOL))
+        first = draw.choice([each for each in known if each.may_be_cached])
+        known.remove(first)
+        return first, *draw.sample(known, _NUM_REQUESTS[self.batch] - 1)
+
+    @property
+    def lookahead(self) -> int:
+        return random.Random(f"lookahead {self.seed}").choice((1, 3, 4, 8))
+
+
+def goals_of(row: Row) -> set[frozenset[Value]]:
+    """Pairs of the row's values, pairs of one and one of its requests', and who drafts for whom and how."""
+    asked = {value for each in row.asked for value in values_of(each)}
+    mixed = {frozenset((mine, other)) for mine in values_of(row) for other in asked}
+    drafting = frozenset((("mode", row.mode), ("draft", row.draft), ("fate", row.fate)))
+    form = frozenset((("mode", row.mode), ("draft", row.draft), ("tree", row.tree)))
+    return pairs_of(row) | mixed | {drafting, form}
+
+
+@cache
+def matrix(number: int, least: int = 1) -> tuple[Row, ...]:
+    """Rows whose seeds begin at `number * ROWS_A_POOL`."""
+    first = number * ROWS_A_POOL
+    drawn = (Row.drawn(seed) for seed in range(first, first + ROWS_A_POOL))
+    return tuple(covering(drawn, goals_of, least=least, among=60))
