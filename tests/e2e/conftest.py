@@ -1,27 +1,10 @@
-"""Models that tests of whole engines share: a small target with drafts, and some layers of a real one."""
+"""Some layers of a real model, which tests of whole engines share."""
 
 from pathlib import Path
 
 import pytest
 
 from tests.e2e.shallow_gguf import first_layers
-from tests.tiny import cut_layers, write_checkpoint
-
-
-@pytest.fixture(scope="session")
-def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_checkpoint("medium", tmp_path_factory.mktemp("target"))
-
-
-@pytest.fixture(scope="session")
-def drafts(target: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Always right, sometimes right, never right but by chance; and one of another vocabulary size."""
-    return {
-        "itself": target,
-        "cut": cut_layers(target, 2, tmp_path_factory.mktemp("cut")),
-        "another": write_checkpoint("llama3", tmp_path_factory.mktemp("other"), seed=9),
-        "padded": write_checkpoint("padded", tmp_path_factory.mktemp("padded"), seed=3),
-    }
 
 
 @pytest.fixture(scope="session")
