@@ -261,7 +261,7 @@ def test_every_option_of_a_server_is_mapped_or_refused_by_name() -> None:
     handled = {
         *serve_vllm._FLAGS,
         *serve_vllm._REFUSED,
-        *("model", "mode", "draft", "lookahead", "acceptance", "backup", "device", "cores", "seed"),
+        *("model", "mode", "draft", "lookahead", "backup", "device", "cores", "seed"),
         *("host", "port", "api_keys", "drain_seconds", "log_level", "log_format"),
     }
     assert {*fields_of(EngineConfig), *fields_of(ServerConfig)} == handled
