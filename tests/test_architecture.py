@@ -31,7 +31,7 @@ LAYERS = (
     {"worker"},
     {"integrations"},
     {"server", "bench"},
-    {"tuning", "selftest"},
+    {"selftest"},
     {"cli"},
     {"__main__"},
 )

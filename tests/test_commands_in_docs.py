@@ -66,7 +66,6 @@ def test_commands_are_understood(text: str, tmp_path: Path, monkeypatch: pytest.
     def parsed(*_: Any) -> Any:
         raise _ParsedError
 
-    (tmp_path / "tuned.yaml").write_text("model: MODEL\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(TyperCommand, "invoke", parsed)
     with pytest.raises(_ParsedError):

@@ -27,10 +27,6 @@ WRONG = {
     "generate m -p hi --trace empty": "name another file",
     "draft --make-keys m/config.json/keys": "check the path and your rights there, or name another",
     "plan --hardware nowhere.toml": "check the path, or see `ssd plan --list`",
-    "tune m --draft m --prompts few.jsonl --out nowhere/tuned.yaml": "make it, or name another place",
-    "tune m --draft m --prompts nowhere.jsonl": "name a .jsonl file",
-    "tune m --draft m --prompts damaged.jsonl": 'write {"text": …} on each line',
-    "tune m --draft m --prompts few.jsonl": "give at least 4",
     "bench report nowhere": "`ssd bench run --run DIR` makes one",
     "bench compare nowhere m": "`ssd bench run --run DIR` makes one",
     # Flags that do not go together, and values that are none.
@@ -55,9 +51,6 @@ WRONG = {
     "serve m --engine ssd --log-level loud": "is not one of 'debug', 'info', 'warning', 'error'",
     "serve damaged.gguf --engine vllm --print-commands": "or use --engine ssd",
     "plan --target nothing": "or give a model's config.json",
-    "tune m": "name a small model of the same family with --draft",
-    "tune m --draft m --lookahead 4": "--lookahead is chosen by tuning",
-    "tune m --draft m --draft-children 2": "tuning does not cover --draft-children",
     "bench run m --run r --cases nothing": "A case is ar, sd, sd4, ssd",
     "bench run m --run r --cases ssd": "name a small model of the same family with --draft",
     "bench run m --run r --datasets nothing": "or a .jsonl file",
@@ -126,7 +119,6 @@ for _path in (
     "serve /nowhere --engine vllm --port 0",
     "draft --model /nowhere --listen ipc:///tmp/nowhere.sock",
     "bench run /nowhere --run /tmp/nowhere",
-    "tune /nowhere --draft m",
     "doctor --model /nowhere",
 ):
     EARLY[_path] = "no model at"

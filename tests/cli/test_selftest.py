@@ -123,7 +123,7 @@ def test_a_pair_gets_one_line_by_the_measured_step(
     assert f"a draft step {1e3 * step:.1f} ms (measured)" in line.found
     assert ("does not pay" in line.found) != pays
     on_cpu = run.SelfTest(torch.device("cpu"), (target, draft))._pay_off((target, draft), step)
-    assert (on_cpu.verdict, on_cpu.found) == ("not run", "on CPUs `ssd tune` measures it")
+    assert (on_cpu.verdict, on_cpu.found) == ("not run", "on CPUs `ssd bench run` measures it")
 
 
 def test_times_in_words_and_what_is_slow() -> None:

@@ -54,11 +54,6 @@ def load_prompts(name: str, folder: Path | None, count: int, first: int = 0) -> 
     return prompts
 
 
-def prompts_of(file: Path, count: int | None) -> list[str]:
-    """All prompts, or the first `count`, of a .jsonl file with {"text": …} lines."""
-    return list(_from_file(file.expanduser())) if count is None else load_prompts(str(file), None, count)
-
-
 def dataset_label(name: str) -> str:
     """The name of a data set in records; for a file, the file's name."""
     return Path(name).stem if name.endswith(".jsonl") else name

@@ -165,7 +165,7 @@ def _reading_rates(num_cores: int) -> str:
     # A draft takes cores from the target, so it must gain more than those cores do.
     return (
         f"{rates}: plain decoding on all cores gains up to {together / alone:.1f} ×, "
-        "and `ssd tune` tells whether a draft gains more"
+        "and `ssd bench run` tells whether a draft gains more"
     )
 
 

@@ -27,7 +27,7 @@ MODEL_HELP = fields_of(EngineConfig)["model"].about.help
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineOptions:
-    """Options of all commands with an engine: generate, chat, serve, tune and bench."""
+    """Options of all commands with an engine: generate, chat, serve and bench."""
 
     model_argument: Annotated[
         str | None, typer.Argument(metavar="MODEL", help=MODEL_HELP, show_default=False)

@@ -34,10 +34,6 @@ COMMON = {
         *("--hardware", "--devices", "--target", "--draft", "--acceptance"),
         *("--batch", "--context", "--list", "--json"),
     ),
-    "tune": (
-        *("--prompts", "--dataset", "--num-prompts", "--max-tokens", "--temperature", "--out"),
-        *_ENGINE,
-    ),
     "bench run": (
         *("--run", "--draft", "--cases", "--datasets", "--dataset-dir", "--temperatures"),
         *("--batch-sizes", "--num-prompts", "--max-tokens", "--device", "--cores", "--draft-cores"),

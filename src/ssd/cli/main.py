@@ -14,7 +14,6 @@ from ssd.cli.generate import generate
 from ssd.cli.help import Command
 from ssd.cli.plan import plan
 from ssd.cli.serve import serve
-from ssd.cli.tune import tune
 from ssd.version import __version__
 
 _START = f"""\
@@ -45,7 +44,6 @@ app.command(cls=Command, context_settings={"allow_extra_args": True})(serve)
 app.command(cls=Command)(draft)
 app.command(cls=Command)(doctor)
 app.command(cls=Command)(plan)
-app.command(cls=Command)(tune)
 bench = typer.Typer(
     name="bench",
     help="Measure: modes side by side, reports with intervals, two runs compared.",

@@ -9,7 +9,7 @@ from ssd.planning.rounds import Pair
 from ssd.planning.verdict import verdict
 
 _ASSUMED = Pair(acceptance=0.8, coverage=0.75)
-"""As `ssd plan` assumes. `ssd tune` measures a pair's own."""
+"""As `ssd plan` assumes."""
 
 
 def pay_off(

@@ -91,7 +91,7 @@ class SelfTest:
     def _pay_off(self, pair: tuple[ModelConfig, ModelConfig], step: float) -> CheckResult:
         sheet, what = times.data_sheet(self.device), "for this pair"
         if self.device.type != "cuda":
-            return CheckResult("SSD", what, "on CPUs `ssd tune` measures it", "not run")
+            return CheckResult("SSD", what, "on CPUs `ssd bench run` measures it", "not run")
         if sheet is None or self.measured is None:
             unknown = "no data sheet of this GPU (`ssd plan --list`): `benchmarks.vllm_page` measures it"
             return CheckResult("SSD", what, unknown, "not run")
