@@ -1,4 +1,4 @@
-"""A run that nobody ran: records with figures one can work out by hand, for reports and comparisons."""
+"""A run that nobody ran: records with figures that can be worked out by hand."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -7,7 +7,7 @@ from pathlib import Path
 from ssd.bench.cases import Case, parse_case
 from ssd.bench.folder import RunFolder
 from ssd.bench.manifest import CaseFacts, Manifest, ModelFacts, Provenance, RunSettings
-from ssd.bench.records import CaseRecord, Forwards, Lane, TimelineSpan
+from ssd.bench.records import CaseRecord, Forwards
 
 SPEED = {"ar": 4.0, "sd4": 6.0, "ssd": 9.0, "ssd+int8": 10.0, "sd3": 5.0}
 CASES = ("ar", "sd4", "ssd", "ssd+int8")
@@ -63,38 +63,14 @@ def record(case: Case, dataset: str, prompt: int, place: int = 0) -> CaseRecord:
         num_prompt=50, first_token=0.5, seconds_per_token=1 / speed, rounds=rounds, accepted=accepted,
         drafted=2 * accepted, hits=8 if case.mode == "ssd" else 0, late=1 if case.mode == "ssd" else 0,
         unknown=1 if case.mode == "ssd" else 0, unheard=0,
-        depths=[NUM_TOKENS] if case.mode == "ar" else [rounds - 4, 1, 1, 1, accepted // 4 - 2, 0],
         seconds=NUM_TOKENS / speed / case.batch_size, step_seconds=NUM_TOKENS / speed,
         verify_seconds=0.9 * NUM_TOKENS / speed, round_seconds=0.8 * NUM_TOKENS / speed,
         round_steps=rounds - 1,
         wait_seconds=0.05 * NUM_TOKENS / speed,
         draft_seconds=0.04 * NUM_TOKENS / speed, draft_steps=15 if case.mode == "ssd" else 0,
         target_rows=50 + NUM_TOKENS + accepted, draft_rows=100 if case.mode != "ar" else 0,
-        spans=_spans(case, 1 / speed) if prompt == 0 else (),
+        other_load=0.0,
     )  # fmt: skip
-
-
-def _spans(case: Case, pace: float) -> list[TimelineSpan]:
-    found: list[TimelineSpan] = []
-
-    def add(lane: Lane, started: float, ended: float, rows: int = 0) -> None:
-        found.append(TimelineSpan(lane=lane, started=started, ended=ended, rows=rows))
-
-    clock = 0.0
-    for turn in range(10):
-        if case.mode == "sd":
-            add("draft", clock, clock + 0.3, 1)
-            clock += 0.3
-        elif case.mode == "ssd":
-            add("draft", clock, clock + 0.12, 12)
-            add("draft", clock + 0.13, clock + 0.24, 12)
-        if case.mode == "ssd" and turn == 3:
-            add("wait", clock, clock + 0.08)
-            clock += 0.08
-        add("target", clock, clock + 0.25, 5)
-        add("host", clock + 0.25, clock + 0.252)
-        clock += 0.252
-    return found
 
 
 def _facts(case: Case) -> CaseFacts:
@@ -113,6 +89,7 @@ def _forwards(dataset: str, prompt: int, seconds: float) -> Forwards:
         dataset=dataset, prompt=prompt, target_seconds={1: seconds, 5: seconds, 9: 1.2 * seconds},
         draft_seconds={form: {12: draft} for form, draft in forms.items()},
         agreement={form: [True, True, True, False] * 5 for form in forms},
+        ranks={form: [0, 0, 0, 2] * 4 + [0, 0, 0, -1] for form in forms},
     )  # fmt: skip
 
 

@@ -1,6 +1,5 @@
 """Cases around one target: the same tokens from all of them, and records that add up."""
 
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -23,8 +22,7 @@ def test_modes_give_equal_tokens_and_their_own_counts(engines: CaseEngines) -> N
     assert len({tuple(record.tokens) for record in found.values()}) == 1
     for record in found.values():
         assert len(record.tokens) == NUM_TOKENS
-        assert sum(record.depths) == record.rounds
-        assert sum(depth * count for depth, count in enumerate(record.depths)) == record.accepted
+        assert record.other_load is None or 0 <= record.other_load <= 1
         assert record.rounds + record.accepted == NUM_TOKENS
         assert 0 < record.verify_seconds <= record.step_seconds <= record.seconds
         assert record.round_steps == record.rounds - 1, "the prompt's step is not a round's"
@@ -47,23 +45,6 @@ def test_a_batch_runs_together_with_seeds_of_its_own(engines: CaseEngines) -> No
     assert sum(each.target_rows for each in together) == sum(
         each.num_prompt + NUM_TOKENS - 1 for each in together
     )
-
-
-def test_a_timeline_has_everyone_on_one_clock(engines: CaseEngines) -> None:
-    record = engines.run(CASES["ssd+t0+b1"], PROMPTS[:1], max_tokens=NUM_TOKENS, seed=1, keep_spans=True)[0]
-    lanes = {span.lane for span in record.spans}
-    assert {"target", "host"} <= lanes
-    verifies = sorted((span.started, span.ended) for span in record.spans if span.lane == "target")
-    assert all(ended <= started for (_, ended), (started, _) in pairwise(verifies))
-    assert all(0 <= span.started < span.ended for span in record.spans)
-    assert engines.run(CASES["ar+t0+b1"], PROMPTS[:1], max_tokens=4, seed=1)[0].spans == ()
-
-
-def test_in_turns_nobody_computes_while_another_does(engines: CaseEngines) -> None:
-    record = engines.run(CASES["sd2+t0+b1"], PROMPTS[:1], max_tokens=NUM_TOKENS, seed=1, keep_spans=True)[0]
-    spans = sorted((span.started, span.ended, span.lane) for span in record.spans)
-    assert {lane for _, _, lane in spans} == {"target", "host", "draft"}
-    assert all(started >= ended - 2e-6 for (_, ended, _), (started, _, _) in pairwise(spans))
 
 
 def test_the_decoder_does_not_change_under_a_request(engines: CaseEngines) -> None:

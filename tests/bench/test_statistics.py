@@ -14,6 +14,7 @@ from ssd.bench.statistics import (
     Estimate,
     in_turn,
     joint_confidence,
+    least_count,
     median_with_interval,
     paired_ratio,
     period,
@@ -41,6 +42,15 @@ def test_few_values_have_no_interval_that_would_hold() -> None:
     assert median_with_interval(five).low is None
     assert median_with_interval(six).low is not None
     assert median_with_interval(six, confidence=joint_confidence(4)).low is None
+
+
+@pytest.mark.parametrize("num_intervals", [1, 2, 3, 6, 10, 45])
+def test_the_least_count_is_the_first_with_an_interval(num_intervals: int) -> None:
+    confidence = joint_confidence(num_intervals)
+    least = least_count(confidence)
+    for count, has_interval in ((least - 1, False), (least, True)):
+        found = median_with_interval([float(each) for each in range(count)], confidence=confidence)
+        assert (found.low is not None) is has_interval
 
 
 DRAWS: dict[str, Callable[[np.random.Generator, tuple[int, int]], np.ndarray[Any, Any]]] = {
@@ -99,7 +109,7 @@ def test_many_intervals_are_wider() -> None:
 def test_verdicts() -> None:
     assert Estimate(value=1.2, low=1.01, high=1.3, count=9).verdict == "faster"
     assert Estimate(value=0.8, low=0.7, high=0.99, count=9).verdict == "slower"
-    assert Estimate(value=1.2, low=0.99, high=1.5, count=9).verdict == "no difference that the noise allows"
+    assert Estimate(value=1.2, low=0.99, high=1.5, count=9).verdict == "within noise"
     assert median_with_interval([2.0]).verdict == "too few prompts to tell"
     assert str(median_with_interval([2.0])) == "2.00"
 

@@ -28,7 +28,6 @@ WRONG = {
     "draft --make-keys m/config.json/keys": "check the path and your rights there, or name another",
     "plan --hardware nowhere.toml": "check the path, or see `ssd plan --list`",
     "bench report nowhere": "`ssd bench run --run DIR` makes one",
-    "bench compare nowhere m": "`ssd bench run --run DIR` makes one",
     # Flags that do not go together, and values that are none.
     "generate -p hi": "a name on the hub",
     "generate m --model other -p hi": "name one",

@@ -20,6 +20,7 @@ from ssd.engine.prompts import Prompt
 from ssd.models.checkpoint import open_checkpoint
 from ssd.models.hub import local_model, with_local_models
 from ssd.models.weights import ShowProgress
+from ssd.processes.other_load import OtherLoad
 from ssd.runtime.cores import move_to_cores, usable_cores
 from ssd.sampling import SamplingParams
 
@@ -109,9 +110,7 @@ class CaseEngines:
         for case in cases:
             self.run(case, [prompt] * case.batch_size, max_tokens=_WARM_UP_TOKENS, seed=0)
 
-    def run(
-        self, case: Case, prompts: Sequence[Prompt], *, max_tokens: int, seed: int, keep_spans: bool = False
-    ) -> list[PromptRecord]:
+    def run(self, case: Case, prompts: Sequence[Prompt], *, max_tokens: int, seed: int) -> list[PromptRecord]:
         """Runs the prompts as one batch, each up to max_tokens. Their seeds count up from `seed`."""
         self._move_to(self._cores_of(case))
         core, requests = self.engine.core, self.engine.requests
@@ -125,8 +124,10 @@ class CaseEngines:
             )
             for index, prompt in enumerate(prompts)
         ]
+        load = OtherLoad((*self.config.cores, *self.draft_cores))
         try:
-            return BatchMeter(core).run(batch, keep_spans=keep_spans)
+            records = BatchMeter(core).run(batch)
+            return [replace(each, other_load=load.share()) for each in records]
         finally:
             self._move_to(self.config.cores)
 

@@ -1,6 +1,5 @@
 """The figures of one case on one data set. Plain values."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ssd.bench.cases import Case
@@ -67,8 +66,6 @@ class Figures:
     hit_rate: float | None
     late_rate: float | None
     unknown_rate: float | None
-    depths: Sequence[float]
-    """Share of rounds in which at least one, two, three … drafted tokens were accepted."""
     shares: TimeShares
     rate_per_device: float
     tokens_per_gflop: float

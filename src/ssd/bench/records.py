@@ -7,19 +7,6 @@ totals (seconds, rows), so sums over records are correct in any case.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import mean
-from typing import Literal
-
-Lane = Literal["target", "wait", "host", "draft"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimelineSpan:
-    """An interval in which target, host or draft computed or waited: seconds since the first span."""
-
-    lane: Lane
-    started: float
-    ended: float
-    rows: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,9 +24,6 @@ class PromptRecord:
     late: int
     unknown: int
     unheard: int
-    depths: Sequence[int]
-    """Number of rounds with none, one, two … accepted tokens."""
-
     seconds: float
     """Share of the wall time, prompts included."""
     step_seconds: float
@@ -54,8 +38,8 @@ class PromptRecord:
     """Share of the verify seconds of steps without prompt rows."""
     round_steps: float = 0.0
     """Share of the number of these steps."""
-    spans: Sequence[TimelineSpan] = ()
-    """A few rounds, of the first prompts only."""
+    other_load: float | None = None
+    """Share of the run's cores that other programs took meanwhile; None: it cannot be told."""
 
     @property
     def rate(self) -> float:

@@ -128,7 +128,6 @@ class BenchRun:
             texts,
             max_tokens=settings.max_tokens,
             seed=settings.seed + first,
-            keep_spans=not batch.start,
         )
         records = [_case_record(each, batch.dataset, first + i, case) for i, each in enumerate(results)]
         self._folder.add(records)

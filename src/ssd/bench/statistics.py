@@ -8,12 +8,12 @@ taken within a prompt, so that drift of the machine cancels.
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import comb
+from math import ceil, comb, log2
 from typing import Literal, TypeVar
 
 _Item = TypeVar("_Item")
 CONFIDENCE = 0.95
-Verdict = Literal["faster", "slower", "no difference that the noise allows", "too few prompts to tell"]
+Verdict = Literal["faster", "slower", "within noise", "too few prompts to tell"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +43,7 @@ class Estimate:
         if self.interval is None:
             return "too few prompts to tell"
         low, high = self.interval
-        return "faster" if low > 1 else "slower" if high < 1 else "no difference that the noise allows"
+        return "faster" if low > 1 else "slower" if high < 1 else "within noise"
 
 
 def median_with_interval(values: Sequence[float], *, confidence: float = CONFIDENCE) -> Estimate:
@@ -80,6 +80,11 @@ def paired_ratio(
 def joint_confidence(num_intervals: int) -> float:
     """The confidence of each interval so that all of them hold together with CONFIDENCE (Bonferroni)."""
     return 1 - (1 - CONFIDENCE) / max(1, num_intervals)
+
+
+def least_count(confidence: float) -> int:
+    """The smallest number of values that give an interval: the true median is outside all n values."""
+    return ceil(1 - log2(1 - confidence))
 
 
 def period(count: int) -> int:

@@ -12,9 +12,9 @@ from ssd.bench.equality import Equality, check_equality
 from ssd.bench.figures import ALL, Figures, Roof, TimeShares
 from ssd.bench.folder import RunFolder
 from ssd.bench.manifest import CaseFacts, Manifest
-from ssd.bench.records import CaseRecord, Key, Unit, units
+from ssd.bench.records import CaseRecord, Forwards, Key, Unit, units
 from ssd.bench.roof import roof_of
-from ssd.bench.statistics import Estimate, median_with_interval, paired_ratio
+from ssd.bench.statistics import Estimate, joint_confidence, median_with_interval, paired_ratio
 
 
 class RunFigures:
@@ -45,14 +45,6 @@ class RunFigures:
     def slices(self) -> list[tuple[float, int]]:
         """Pairs of temperature and batch size: cases of the same pair can be compared."""
         return list(dict.fromkeys((case.temperature, case.batch_size) for case in self.cases))
-
-    def first_slice(self, dataset: str) -> list[Figures]:
-        """The figures of the first temperature and batch size, for plots that show only one."""
-        return [
-            row
-            for row in self.rows
-            if row.dataset == dataset and (row.case.temperature, row.case.batch_size) == self.slices[0]
-        ]
 
     @cached_property
     def equality(self) -> Equality:
@@ -96,7 +88,6 @@ class RunFigures:
             hit_rate=_share_of_rounds(records, "hits"),
             late_rate=_share_of_rounds(records, "late"),
             unknown_rate=_share_of_rounds(records, "unknown"),
-            depths=_depths(records, facts.lookahead),
             shares=TimeShares(
                 verifying=_total(records, "verify_seconds") / steps,
                 drafting=in_turns / steps,
@@ -124,6 +115,29 @@ class RunFigures:
         return sum(
             2e-9 * (target * each.target_rows + facts.draft_parameters * each.draft_rows) for each in records
         )
+
+    def over(self, case: Case, other: Case) -> Estimate | None:
+        """The ratio of speeds on all prompts; None if the two have no prompt in common."""
+        return self._over(case, self.datasets[-1], other)
+
+    def confidence(self, case: Case) -> float:
+        """The confidence of a ratio, so that those of all pairs of cases of its slice hold together."""
+        count = sum(
+            (each.temperature, each.batch_size) == (case.temperature, case.batch_size) for each in self.cases
+        )
+        return joint_confidence(count * (count - 1) // 2)
+
+    @property
+    def other_load(self) -> float | None:
+        """The share of the cores' time that other programs took; None if it is not known for every text."""
+        known = [(each.other_load, each.seconds) for each in self.records if each.other_load is not None]
+        if len(known) < len(self.records):
+            return None
+        return sum(load * seconds for load, seconds in known) / sum(seconds for _, seconds in known)
+
+    @property
+    def forwards(self) -> Sequence[Forwards]:
+        return self._forwards
 
     def _alike(self, case: Case, mode: str) -> list[Case]:
         """Cases of a mode at the same temperature and batch size."""
@@ -162,7 +176,8 @@ class RunFigures:
         keys = [key for key in sorted(ours.keys() & theirs.keys()) if among is None or key in among]
         if not keys:
             return None
-        return paired_ratio([ours[key].rate for key in keys], [theirs[key].rate for key in keys])
+        rates = [ours[key].rate for key in keys], [theirs[key].rate for key in keys]
+        return paired_ratio(*rates, confidence=self.confidence(case))
 
     def _roof(self, dataset: str, case: Case, facts: CaseFacts) -> Roof | None:
         """Only for cases with one greedy text at a time, which the bare forwards are measured for."""
@@ -179,8 +194,3 @@ def _share_of_rounds(records: Sequence[CaseRecord], name: str) -> float | None:
     """Share of the rounds that a draft could have foreseen; None if there are none."""
     foreseeable = sum(_total(records, each) for each in ("hits", "late", "unknown", "unheard"))
     return _total(records, name) / foreseeable if foreseeable else None
-
-
-def _depths(records: Sequence[CaseRecord], lookahead: int) -> list[float]:
-    rounds = sum(sum(each.depths) for each in records)
-    return [sum(sum(each.depths[depth:]) for each in records) / rounds for depth in range(1, lookahead + 1)]

@@ -1,12 +1,11 @@
-"""Tables as Markdown and HTML, from a description of their columns.
+"""Tables as Markdown, from a description of their columns.
 
 cli/console.py shows them on a terminal. Does not know figures.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from html import escape
 from typing import Generic, TypeVar
 
 NOTHING = "–"
@@ -28,7 +27,7 @@ class Table(Generic[Row]):
     rows: Sequence[Row]
     title: str = ""
     mark: Callable[[Row], str] = lambda _: ""
-    """How a row is marked: a style of the terminal, or a CSS class; empty: not marked."""
+    """How a row is marked: a style of the terminal; empty: not marked."""
 
     def cells(self) -> list[list[str]]:
         return [[column.cell(row) for column in self.columns] for row in self.rows]
@@ -42,26 +41,6 @@ def used(columns: Sequence[Column[Row]], rows: Sequence[Row]) -> list[Column[Row
 def markdown(table: Table[Row]) -> list[str]:
     lines = [[column.title for column in table.columns], ["---"] * len(table.columns), *table.cells()]
     return [f"| {' | '.join(cells)} |" for cells in lines] + [""]
-
-
-def html(tables: Sequence[Table[Row]]) -> str:
-    """One HTML table in which each table is a group of rows below its title; all have the same columns."""
-    return f'<div class="scroll"><table>{"".join(_html(tables))}</tbody></table></div>'
-
-
-def _html(tables: Sequence[Table[Row]]) -> Iterator[str]:
-    columns = tables[0].columns
-    yield "<thead><tr>"
-    for column in columns:
-        hint = f' title="{escape(column.meaning)}"' if column.meaning else ""
-        yield f"<th{hint}>{escape(column.title)}</th>"
-    yield "</tr></thead>\n<tbody>"
-    for table in tables:
-        if table.title:
-            yield f'<tr class="group"><td colspan="{len(columns)}">{escape(table.title)}</td></tr>\n'
-        for row, cells in zip(table.rows, table.cells(), strict=True):
-            mark = f'<i class="{table.mark(row)}"></i>' if table.mark(row) else ""
-            yield f"<tr><td>{mark}" + "</td><td>".join(map(escape, cells)) + "</td></tr>\n"
 
 
 def number(value: float) -> str:

@@ -1,4 +1,4 @@
-"""`ssd bench report` and `ssd bench compare`: show a run as pages and tables, and compare two runs."""
+"""`ssd bench report`: a run as a Markdown page, and as tables in the terminal."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from ssd.cli.console import user_errors
 from ssd.cli.options import with_options
 
 if TYPE_CHECKING:
-    from ssd.bench.compare import ComparedCase, Comparison
     from ssd.bench.summary import RunFigures
 
 _RUN_HELP = "The run's folder, as given to --run."
@@ -24,10 +23,10 @@ _SHOWN_DIFFERENCES = 10
 def report(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help=_RUN_HELP)],
     out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Folder for the pages; default: the run's own folder.")
+        Path | None, typer.Option(metavar="DIR", help="Folder for report.md; default: the run's own folder.")
     ] = None,
 ) -> None:
-    """Write a run's figures as one HTML page (report.html) and as Markdown (report.md).
+    """Write a run's verdict and figures as Markdown (report.md).
 
     Example:
 
@@ -39,34 +38,18 @@ def report(
         from ssd.bench.summary import RunFigures
 
         figures = RunFigures(RunFolder(folder))
-        for page in write_report(figures, out or folder):
-            typer.echo(page)
-        code = _show_equality(Console(stderr=True, highlight=False), figures)
+        typer.echo(write_report(figures, out or folder))
+        stderr = Console(stderr=True, highlight=False, soft_wrap=True)
+        code = _show_equality(stderr, figures)
+        _show_verdicts(stderr, figures)
     raise typer.Exit(code)
-
-
-@with_options
-def compare(
-    before: Annotated[Path, typer.Argument(metavar="A", help=_RUN_HELP)],
-    after: Annotated[Path, typer.Argument(metavar="B", help="The run to compare with A.")],
-) -> None:
-    """Compare two runs of the same prompts: B over A, with verdicts that take noise into account.
-
-    Example:
-
-        ssd bench compare runs/before runs/after
-    """
-    with user_errors():
-        from ssd.bench.compare import compare_runs
-
-        _show_comparison(compare_runs(before, after))
 
 
 def show_run(folder: Path) -> int:
     """Show a run's tables. Returns the exit code: 1 if outputs of a deterministic run differ."""
+    from ssd.bench.columns import SHORT
+    from ssd.bench.facts import RATIOS
     from ssd.bench.folder import RunFolder
-    from ssd.bench.pages.columns import SHORT
-    from ssd.bench.pages.words import RATIOS
     from ssd.bench.report import run_tables
     from ssd.bench.summary import RunFigures
     from ssd.cli.console import shown
@@ -76,8 +59,16 @@ def show_run(folder: Path) -> int:
         console.print(shown(table))
     code = _show_equality(console, figures)
     console.print(f"[dim]Medians over prompts; in brackets, 95 % intervals. {RATIOS}[/]")
+    _show_verdicts(console, figures)
     console.print(f"[dim]The whole report: ssd bench report {escape(str(folder))}[/]")
     return code
+
+
+def _show_verdicts(console: Console, figures: RunFigures) -> None:
+    from ssd.bench.verdict import verdicts
+
+    for each in verdicts(figures):
+        console.print(f"[bold]{escape(each)}[/]")
 
 
 def _show_equality(console: Console, figures: RunFigures) -> int:
@@ -92,30 +83,3 @@ def _show_equality(console: Console, figures: RunFigures) -> int:
     if len(found.differences) > _SHOWN_DIFFERENCES:
         console.print(f"  [{style}]and {len(found.differences) - _SHOWN_DIFFERENCES} more[/]")
     return int(is_fault)
-
-
-def _show_comparison(found: Comparison) -> None:
-    from ssd.bench.compare import COLUMNS, short_name
-    from ssd.bench.tables import Table
-    from ssd.cli.console import shown
-
-    console, rows = Console(highlight=False), [*found.together, *found.rows]
-    console.print(
-        "B over A, prompt by prompt, directly and in units of each run's bare forwards. Intervals hold at 95 "
-        f"% for all {len(rows)} rows together: the chance that any of them errs is at most 5 %. Ratios are "
-        "medians of those within a prompt, not ratios of medians."
-    )
-    for dataset in dict.fromkeys(row.dataset for row in rows):
-        of_dataset = [row for row in rows if row.dataset == dataset]
-        console.print(shown(Table(COLUMNS, of_dataset, dataset, _style)))
-        for row in of_dataset:
-            if row.reason:
-                console.print(f"[dim]  {short_name(row.case)}: {row.reason}[/]")
-    if found.forwards is not None:
-        console.print(f"The target's bare forward: {found.forwards} as fast in B as in A.")
-    for note in found.notes:
-        console.print(f"[yellow]Note: {escape(note)}[/]")
-
-
-def _style(row: ComparedCase) -> str:
-    return {"faster": "green", "slower": "red"}.get(row.verdict, "")

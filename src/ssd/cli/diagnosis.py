@@ -11,6 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from ssd.cli import machine
 from ssd.integrations.vllm.contract import why_untested
 from ssd.integrations.vllm.fitting import installed_version
+from ssd.processes.other_load import BUSY, OtherLoad
 from ssd.version import DISTRIBUTION, __version__
 
 _PACKAGES = {
@@ -26,7 +27,6 @@ _PACKAGES = {
     "prometheus-client": "metrics (extra: server)",
     "openai": "ssd chat with a server (extra: client)",
     "datasets": "prompts of ssd bench from the hub (extra: bench)",
-    "matplotlib": "its plots (extra: bench)",
 }
 Say = Callable[[str], None]
 _OTHER_PROJECT = "ssd"
@@ -155,6 +155,20 @@ def _gpus() -> dict[str, str]:
 
 
 def _reading_rates(num_cores: int) -> str:
+    """Gives no figure if other programs computed meanwhile: they read memory too."""
+    load = OtherLoad()
+    rates, share = _measured_rates(num_cores), load.share()
+    if share is None:
+        return f"{rates}; whether other programs computed meanwhile cannot be told here"
+    if share > BUSY:
+        return (
+            f"not known: this machine was busy, other programs took {share:.0%} of the cores' time; "
+            "end them and run `ssd doctor` again"
+        )
+    return rates
+
+
+def _measured_rates(num_cores: int) -> str:
     alone = machine.reading_rate(1) / 1e9
     if num_cores == 1:
         return f"{alone:.1f} GB/s"

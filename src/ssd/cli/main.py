@@ -5,7 +5,7 @@ import gc
 
 import typer
 
-from ssd.cli.bench_reports import compare, report
+from ssd.cli.bench_reports import report
 from ssd.cli.bench_run import run
 from ssd.cli.chat import chat
 from ssd.cli.doctor import doctor
@@ -46,13 +46,12 @@ app.command(cls=Command)(doctor)
 app.command(cls=Command)(plan)
 bench = typer.Typer(
     name="bench",
-    help="Measure: modes side by side, reports with intervals, two runs compared.",
+    help="Measure: modes side by side, and a report with intervals.",
     no_args_is_help=True,
     rich_markup_mode="rich",
 )
 bench.command(cls=Command)(run)
 bench.command(cls=Command)(report)
-bench.command(cls=Command)(compare)
 app.add_typer(bench)
 
 

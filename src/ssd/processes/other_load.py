@@ -5,6 +5,7 @@ Knows what Linux says of its processors and processes. Does not know what was me
 """
 
 import os
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,12 +33,14 @@ class _Ticks:
 class OtherLoad:
     """Counts from the moment it is made: `load = OtherLoad(); measure(); load.share()`."""
 
-    def __init__(self) -> None:
-        self._before = _ticks()
+    def __init__(self, cores: Collection[int] = ()) -> None:
+        """`cores`: those that are ours; none: those that this process may use now."""
+        self._cores = frozenset(cores or _usable_cores())
+        self._before = _ticks(self._cores)
 
     def share(self) -> float | None:
         """The share of our cores' time that others took: other programs, and other virtual machines."""
-        before, now = self._before, _ticks()
+        before, now = self._before, _ticks(self._cores)
         if before is None or now is None or now.passed <= before.passed:
             return None
         others = (now.busy - before.busy) - (now.ours - before.ours)
@@ -49,17 +52,22 @@ class OtherLoad:
         return share is not None and share > BUSY
 
 
-def _ticks() -> _Ticks | None:
+def _usable_cores() -> Collection[int]:
+    # Where there is no /proc, there may be no affinity either, and nothing is counted.
+    return os.sched_getaffinity(os.getpid()) if hasattr(os, "sched_getaffinity") else ()
+
+
+def _ticks(cores: Collection[int]) -> _Ticks | None:
     try:
         lines = (_PROC / "stat").read_text().splitlines()
     except OSError:
         return None
-    ours = {f"cpu{core}" for core in os.sched_getaffinity(os.getpid())}
-    cores = [
+    ours = {f"cpu{core}" for core in cores}
+    times = [
         list(map(int, words[1 : 1 + _NUM_KINDS])) for line in lines if (words := line.split())[0] in ours
     ]
-    idle = sum(core[_IDLE] + core[_WAITING] for core in cores)
-    passed = sum(map(sum, cores))
+    idle = sum(core[_IDLE] + core[_WAITING] for core in times)
+    passed = sum(map(sum, times))
     return _Ticks(passed, passed - idle, _ticks_of_our_processes())
 
 

@@ -1,33 +1,19 @@
-"""The text of a report beside its tables: title, key figures, and how they were measured."""
+"""The text of a report beside its tables: title, roofs, the draft's guesses, and how all was measured."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 
-from ssd.bench.figures import ALL, Figures, Roof
+from ssd.bench.figures import Figures, Roof
 from ssd.bench.manifest import Provenance
-from ssd.bench.statistics import Estimate
 from ssd.bench.summary import RunFigures
 from ssd.bench.tables import NOTHING, Column, Table, number
 
-_SHOWN_DIFFERENCES = 20
 RATIOS = (
     "Ratios are of rates within a prompt, then the median over prompts: above 1, the case is faster. The "
-    "ratio of two medians may differ from it."
+    "ratio of two medians may differ from it. Intervals of ratios hold at 95 % for all pairs of cases "
+    "together."
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Tile:
-    name: str
-    value: str
-    detail: str
-
-
-@dataclass(frozen=True, slots=True)
-class EqualityWords:
-    kind: str
-    words: str
-    listed: Sequence[str]
+_ALTERNATIVES = 3
+"""Guesses beside the first that `ssd plan --coverage` counts."""
 
 
 def title(figures: RunFigures) -> str:
@@ -54,70 +40,6 @@ def _prompts(figures: RunFigures) -> str:
         if measured == asked
         else f"{measured} of {asked} prompts so far"
     )
-
-
-def tiles(figures: RunFigures) -> list[Tile]:
-    """Key figures of the fastest case with a draft that works ahead, else of the fastest case.
-
-    Without an interval if it is the fastest of several: it was chosen by these prompts.
-    """
-    rows = figures.first_slice(figures.datasets[-1])
-    ahead = [row for row in rows if row.case.mode == "ssd"] or rows
-    best = max(ahead, key=lambda row: row.rate.value)
-    name, chosen = best.case.name, f"the fastest of {len(ahead)} by these prompts" if len(ahead) > 1 else ""
-    found = [Tile(f"{name}, tokens a second", number(best.rate.value), chosen or _interval(best))]
-    plain = [row.rate.value for row in rows if row.case.mode == "ar" and not row.case.all_cores]
-    wide = [row.rate.value for row in rows if row.case.mode == "ar" and row.case.all_cores]
-    in_turns = [row.rate.value for row in rows if row.case.mode == "sd"]
-    for other, ratio, rates in (
-        ("plain decoding", best.over_ar, plain or wide),
-        ("plain on all cores", best.over_wide_ar, wide),
-        ("the best sd", best.over_sd, in_turns),
-    ):
-        if ratio is not None:
-            detail = _opposite(ratio, best.rate.value, max(rates)) or chosen or _ratio_interval(ratio)
-            found.append(Tile(f"{name}, times as fast as {other}", f"{ratio.value:.2f} ×", detail))
-    if best.hit_rate is not None:
-        detail = f"{best.accepted_per_round:.2f} drafted tokens accepted a round"
-        found.append(Tile("outcomes foreseen", f"{best.hit_rate:.0%}", detail))
-    if best.efficiency is not None and best.roof is not None:
-        detail = f"roof {number(best.roof.rate)} tok/s"
-        too_low = f"{detail}: measured too low, see below"
-        found.append(
-            Tile("of the roof", f"{best.efficiency:.0%}", too_low if best.efficiency > 1 else detail)
-        )
-    return found
-
-
-def _opposite(ratio: Estimate, ours: float, theirs: float) -> str:
-    """A remark if the ratio within prompts and the medians of the rates contradict each other; else empty."""
-    if (ratio.value - 1) * (ours - theirs) >= 0:
-        return ""
-    return (
-        f"within a prompt; the medians of all prompts, {number(ours)} and {number(theirs)} tok/s, say the "
-        "opposite: no difference that these prompts show"
-    )
-
-
-def _ratio_interval(ratio: Estimate) -> str:
-    if ratio.interval is None:
-        return f"{ratio.count} prompt{'s' * (ratio.count != 1)}: too few for an interval"
-    return "95 %: {:.2f} to {:.2f}".format(*ratio.interval)
-
-
-def _interval(row: Figures) -> str:
-    where = "all prompts" if row.dataset == ALL else row.dataset
-    if row.rate.interval is None:
-        return where
-    return f"{where}; 95 %: {' to '.join(map(number, row.rate.interval))}"
-
-
-def equality(figures: RunFigures) -> EqualityWords:
-    deterministic, found = figures.manifest.settings.deterministic, figures.equality
-    is_fault = bool(found.differences) and deterministic
-    kind = "fault" if is_fault else "counted" if found.differences else "equal"
-    listed = [str(each) for each in found.differences[:_SHOWN_DIFFERENCES]]
-    return EqualityWords(kind, found.in_words(deterministic=deterministic), listed)
 
 
 def roofs(figures: RunFigures) -> Table[Figures]:
@@ -154,6 +76,25 @@ def about_roofs(figures: RunFigures) -> str:
     return (
         f"{about} {names}: faster than the roof, which was measured too low: the bare forwards beside these "
         "texts met a slower machine than the texts did. Measure again with more prompts, on an idle machine."
+    )
+
+
+def guesses(figures: RunFigures) -> list[str]:
+    """A sentence for each form of the draft: acceptance and coverage on the target's greedy texts."""
+    by_form: dict[str, list[int]] = {}
+    for each in figures.forwards:
+        for form, ranks in each.ranks.items():
+            by_form.setdefault(form, []).extend(ranks)
+    return [_guesses(form, ranks) for form, ranks in by_form.items() if ranks]
+
+
+def _guesses(form: str, ranks: Sequence[int]) -> str:
+    wrong = [rank for rank in ranks if rank != 0]
+    acceptance = 1 - len(wrong) / len(ranks)
+    coverage = sum(1 <= rank <= _ALTERNATIVES for rank in wrong) / len(wrong) if wrong else 1.0
+    return (
+        f"The draft ({form}): its first guess is right at {acceptance:.0%} of places, one of the next three "
+        f"at {coverage:.0%} of the rest (`ssd plan --acceptance {acceptance:.2f} --coverage {coverage:.2f}`)."
     )
 
 

@@ -1,1 +1,0 @@
-"""How a run is shown: plots, a page, a Markdown table."""
