@@ -95,7 +95,9 @@ def compare(llm: LLM, prompts: Sequence[Any], params: SamplingParams, *, determi
     with waiting("warming up"):
         for way in ways:
             _run(llm, way, prompts, short)
-    load, runs = OtherLoad(), {way.name: list[Run]() for way in ways}
+    # All of both models' cores: the engine has pinned this process to those of the target.
+    cores = (*llm.cores.target, *llm.cores.draft)
+    load, runs = OtherLoad(cores), {way.name: list[Run]() for way in ways}
     for turn in range(TURNS):
         for number, way in enumerate(in_turn(ways, turn)):
             with waiting(f"run {turn * len(ways) + number + 1} of {TURNS * len(ways)}, {way.name}"):
