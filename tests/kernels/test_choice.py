@@ -15,7 +15,7 @@ from ssd.attention.inputs import Layout, PlainInput
 from ssd.attention.paged import PagedBackend
 from ssd.attention.sdpa import SdpaBackend
 from ssd.kernels import language, trust
-from ssd.kernels.tiles import NOT_KNOWN, AttentionShape, attention_tiles, can_attend, most_tiles
+from ssd.kernels.tiles import NOT_KNOWN, AttentionShape, attention_tiles
 from ssd.kvcache.pool import KVPool, PoolShape
 from ssd.runtime.decision import FusedDecision, decision_on
 from ssd.sampling import CoupledDecision, Draws, SamplingParams, Truncation, coupled
@@ -66,11 +66,6 @@ def test_keys_move_by_a_kernel_where_it_may_run(monkeypatch: pytest.MonkeyPatch)
     assert torch.equal(pool.values, other.values)
 
 
-def test_torch_on_a_gpu_without_triton(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(language, "triton", None)
-    assert isinstance(eager_backend(pool_on("cuda"), 8, deterministic=False), SdpaBackend)
-
-
 def test_kernels_decide_on_a_gpu_what_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     draws = Draws(torch.tensor([5, 6]), torch.tensor([1, 2]), torch.tensor([0.0, 0.8]))
     monkeypatch.setattr(CoupledDecision, "on", lambda decision, device: decision)
@@ -93,13 +88,6 @@ def test_a_fused_decision_is_the_decision_also_in_pieces(
     assert torch.equal(FusedDecision(draws)(logits), CoupledDecision(draws)(logits))
     with pytest.raises(ValueError, match="1 rows of logits for 2 draws"):
         FusedDecision(draws)(logits[:1])
-
-
-@pytest.mark.parametrize(
-    ("heads", "fits"), [((64, 8, 128), True), ((7, 1, 64), True), ((8, 8, 80), False), ((128, 1, 64), False)]
-)
-def test_heads_that_fit(heads: tuple[int, int, int], fits: bool) -> None:
-    assert can_attend(*heads) is fits
 
 
 def demand(rows: int, sequences: int, keys: int = 4096) -> AttentionShape:
@@ -133,8 +121,3 @@ def test_tiles_follow_the_sequences_that_a_batch_names(monkeypatch: pytest.Monke
     for layout in (Layout((0,), 16, num_sequences=64), Layout((), 16, num_sequences=64)):
         FusedBackend(pool, 4).plan(writer.write([row][: len(layout.first_rows)], layout))
     assert [each.num_sequences for each in seen] == [2, NOT_KNOWN]
-
-
-def test_tiles_have_room_for_padding_behind_every_sequence() -> None:
-    assert most_tiles(10, 3, 4) == 8
-    assert most_tiles(5, 3, 4) == 5

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ssd.draft.protocol.messages import Nodes, TreePart
+from ssd.draft.protocol.messages import TreePart
 from ssd.integrations.vllm.device_trees import DeviceTrees, empty_nodes, walk_nodes
 from tests.draft.client.one_mirror import ROW, OneMirror
 
@@ -124,13 +124,6 @@ def test_nodes_that_were_there_before_the_copy_are_copied() -> None:
     game.check_copy()
 
 
-def test_a_root_without_children_is_copied() -> None:
-    game = Game(2)
-    game.mirror.take(TreePart(ROW, 1, 0, 0, 7, 1))
-    assert game.updated([ROW]).tolist() == [[ROW, 7, 1]]
-    game.check_copy()
-
-
 def test_nothing_is_left_of_a_request_whose_seq_another_has() -> None:
     game = Game(4)
     game.grow()
@@ -155,20 +148,3 @@ def test_what_no_draft_has_gets_nothing() -> None:
     game.mirror.table.is_out_of_sync[ROW] = False
     game.mirror.table.close(ROW)
     assert game.updated([ROW])[:, 0].tolist() == [-1]
-
-
-def test_a_seq_beyond_the_copy_gets_nothing() -> None:
-    game = Game(0)
-    beyond = ROW + 1
-    game.mirror.table.open(beyond, 1, 1)
-    game.mirror.table.take(Nodes.of([TreePart(beyond, 1, 0, 0, 0, 1, [1], [0], [2], [-1.0])]))
-    assert game.mirror.table.path(beyond, 1)[0] == [2]
-    assert game.updated([beyond])[:, 0].tolist() == [-1]
-    game.check_copy()
-
-
-def test_a_step_without_news_writes_nothing() -> None:
-    game = Game(1)
-    game.grow()
-    assert len(game.trees.collect([ROW]).nodes)
-    assert not len(game.trees.collect([ROW]).nodes)

@@ -1,6 +1,6 @@
 import pytest
 
-from ssd.kvcache.block_manager import BlockManager, IntegrityError, OutOfBlocks
+from ssd.kvcache.block_manager import BlockManager, IntegrityError
 from tests.kvcache.matching import num_matched
 
 BLOCK = 4
@@ -44,33 +44,6 @@ def test_allocate_refuses_an_id_that_has_blocks() -> None:
         blocks.allocate(1, [1])
     with pytest.raises(ValueError, match="already has blocks"):
         blocks.fork(1, 1, 1)
-
-
-def test_exhaustion_changes_nothing() -> None:
-    blocks = manager(num_blocks=4)
-    run(blocks, 1, prompt(9))
-    run(blocks, 2, prompt(3, start=50))
-    blocks.free(1)
-    needs_five = prompt(17)
-    with pytest.raises(OutOfBlocks):
-        blocks.allocate(3, needs_five)
-    assert not blocks.can_grow(2, 17)
-    with pytest.raises(OutOfBlocks):
-        blocks.grow(2, 17)
-    assert (blocks.num_free, len(blocks.block_table(2)), list(blocks.seq_ids)) == (3, 1, [2])
-    assert num_matched(blocks, prompt(9)) == 8  # nothing was evicted on the way
-    blocks.check_integrity()
-
-
-def test_found_blocks_that_are_cached_count_as_needed() -> None:
-    blocks = manager(num_blocks=4)
-    run(blocks, 1, prompt(8))
-    run(blocks, 2, prompt(7, start=50))
-    blocks.free(1)
-    # 2 blocks are free, both hold the prompt's start: taking them leaves none for the tail.
-    with pytest.raises(OutOfBlocks):
-        blocks.allocate(3, prompt(9))
-    blocks.check_integrity()
 
 
 def test_grow_never_shrinks_and_prefers_the_neighbour() -> None:
@@ -120,14 +93,6 @@ def refuses_to_trim(blocks: BlockManager, seq_id: int, num_tokens: int) -> None:
 # --- prefix cache ---
 
 
-def test_same_start_is_shared_by_reference() -> None:
-    blocks = manager()
-    run(blocks, 1, prompt(10))
-    assert run(blocks, 2, [*prompt(8), 99, 98]) == 8
-    assert list(blocks.block_table(1)[:2]) == list(blocks.block_table(2)[:2])
-    assert blocks.block_table(1)[2] != blocks.block_table(2)[2]
-
-
 def test_last_block_is_registered_under_its_own_index() -> None:
     # Known fault elsewhere: the newest block hashed as if it sat at another index of the sequence.
     blocks = manager()
@@ -158,20 +123,6 @@ def test_only_full_computed_cacheable_blocks_are_registered() -> None:
     assert num_matched(blocks, prompt(13)) == 12
 
 
-def test_first_registration_stays() -> None:
-    blocks = manager()
-    blocks.allocate(1, prompt(5))
-    blocks.allocate(2, prompt(5))
-    blocks.commit(2, prompt(5), 5, 5)
-    blocks.commit(1, prompt(5), 5, 5)
-    blocks.check_integrity()
-    assert blocks.allocate(3, prompt(5)) == 4
-    assert blocks.block_table(3)[0] == blocks.block_table(2)[0]
-    blocks.free(1)
-    blocks.check_integrity()
-    assert num_matched(blocks, prompt(5)) == 4
-
-
 def test_commit_hashes_each_block_once(monkeypatch: pytest.MonkeyPatch) -> None:
     blocks = manager(num_blocks=64)
     digest, hashed = blocks._digest, list[int]()
@@ -188,14 +139,6 @@ def test_commit_hashes_each_block_once(monkeypatch: pytest.MonkeyPatch) -> None:
         blocks.grow(1, len(tokens))
         blocks.commit(1, tokens, len(tokens), len(tokens))
     assert hashed == list(range(25))
-
-
-def test_disabled_cache_shares_nothing_and_frees_everything() -> None:
-    blocks = manager(caching=False)
-    run(blocks, 1, prompt(8))
-    assert run(blocks, 2, prompt(9)) == 0
-    blocks.free(1)
-    assert num_matched(blocks, prompt(9)) == 0
 
 
 # --- eviction ---
@@ -247,20 +190,6 @@ def test_blocks_evicted_together_serve_as_one_run() -> None:
 
 
 # --- fork and free ---
-
-
-def test_released_id_does_not_answer_for_its_successor() -> None:
-    blocks = manager()
-    run(blocks, 1, prompt(8))
-    blocks.free(1)
-    with pytest.raises(KeyError):
-        blocks.block_table(1)
-    with pytest.raises(KeyError):
-        blocks.free(1)
-    assert blocks.allocate(1, prompt(8, start=50)) == 0
-    blocks.commit(1, prompt(8, start=50), 8, 8)
-    assert num_matched(blocks, [*prompt(8, start=50), 0]) == 8
-    blocks.check_integrity()
 
 
 # --- check_integrity itself ---

@@ -189,21 +189,6 @@ def test_an_int8_row_does_not_depend_on_the_rows_beside_it(dtype: torch.dtype, m
         assert torch.equal(torch.cat([multiply(rows) for rows in torch.split(x, num_rows)]), alone)
 
 
-@pytest.mark.parametrize("make", INT8_MATMULS)
-def test_int8_takes_no_rows(make: MakeMatMul) -> None:
-    """A forward may decide no token."""
-    assert make(torch.randn(64, 32), None)(torch.empty(0, 32)).shape == (0, 64)
-
-
-@needs_int8
-def test_a_scale_for_all_rows_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise the test above could not fail."""
-    usual = torch.Tensor.amax
-    monkeypatch.setattr(torch.Tensor, "amax", lambda x, dim, keepdim: usual(x).expand(len(x), 1).clone())
-    multiply, x = rounded_matmul(torch.randn(64, 96), None), unlike(5, 96)
-    assert not torch.equal(multiply(x), torch.cat([multiply(row) for row in torch.split(x, 1)]))
-
-
 @needs_int8
 def test_every_matrix_is_read_at_the_precision_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -8,7 +8,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from ssd.models.linear import MakeMatMul, MatMul, matmul, packed_matmul
-from ssd.models.shards import MOST_SHARDS, ShardThreads, num_shards, sharded
+from ssd.models.shards import ShardThreads, sharded
 from tests.models.rounded import fine_rounded_matmul, rounded_matmul
 from tests.models.test_linear import needs_int8
 from tests.models.threads import sums_by_threads
@@ -60,15 +60,6 @@ def test_bits_do_not_depend_on_the_number_of_threads(make: MakeMatMul, dtype: to
     assert all(torch.equal(first, each) for each in others)
 
 
-def test_a_multiply_that_counts_threads_differs_without_shards() -> None:
-    """Otherwise the test above could not fail for it."""
-    weight, x, found = torch.randn(1500, 576), torch.randn(16, 576), []
-    for count in NUM_THREADS:
-        torch.set_num_threads(count)
-        found.append(sums_by_threads(weight, None)(x))
-    assert not torch.equal(found[0], found[2])
-
-
 @pytest.mark.parametrize("num_outputs", [1, 255, 512, 700, 20_000])
 @pytest.mark.parametrize("with_bias", [True, False])
 def test_shards_equal_the_whole(num_outputs: int, with_bias: bool) -> None:
@@ -76,10 +67,6 @@ def test_shards_equal_the_whole(num_outputs: int, with_bias: bool) -> None:
     bias = torch.randn(num_outputs) if with_bias else None
     for found in products(plain, weight, bias, x):
         torch.testing.assert_close(found, F.linear(x, weight, bias))
-
-
-def test_the_number_of_shards_follows_from_the_size_alone() -> None:
-    assert [num_shards(size) for size in (1, 255, 256, 1536, 151_936)] == [1, 1, 1, 6, MOST_SHARDS]
 
 
 def test_each_shard_is_multiplied_on_one_thread() -> None:

@@ -1,4 +1,4 @@
-"""A network of hosts for a test: programs run in them, and what lies between two of them can be set.
+"""A network of hosts for a test: programs run in them, and the line between two of them can be delayed or cut.
 
     with Network("target", "draft") as network:
         network.between("target", "draft", Way(delay=0.005))
@@ -12,25 +12,23 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from itertools import permutations
 from pathlib import Path
-from types import TracebackType
 
 import msgspec
 
-from tests.network.namespaces import enter_namespace
 from tests.network.relay import Setting, Way
 
 _ROOT = Path(__file__).parents[2]
 
 
 class NetworkError(RuntimeError):
-    """This machine lets nobody make hosts; the message says what it lacks."""
+    """This machine does not allow network namespaces; the message says what is missing."""
 
 
 def environment() -> dict[str, str]:
-    """In which programs of this repository find it."""
+    """Variables with which programs of this repository find it."""
     return os.environ | {"PYTHONPATH": f"{_ROOT / 'src'}:{_ROOT}"}
 
 
@@ -60,9 +58,7 @@ class Network:
         )
         first = self._read_line()
         if not first:
-            self._relay.wait()
-            assert self._relay.stderr is not None
-            said = self._relay.stderr.read().decode().strip().splitlines()
+            said = self._relay.communicate()[1].decode().strip().splitlines()
             raise NetworkError(f"no network namespaces here: {said[-1] if said else 'the relay ended'}")
         self._namespaces: dict[str, int] = json.loads(first)
 
@@ -70,18 +66,9 @@ class Network:
         return self._addresses[name]
 
     def command(self, name: str, command: Sequence[str]) -> list[str]:
-        """What runs `command` on the host of this name."""
-        return ["nsenter", f"--net={self._file(name)}", *command]
-
-    @contextmanager
-    def inside(self, name: str) -> Iterator[None]:
-        """The calling thread is on the host of this name, and so are threads that it starts there."""
-        with open("/proc/thread-self/ns/net", "rb") as home:
-            enter_namespace(self._file(name))
-            try:
-                yield
-            finally:
-                enter_namespace(f"/proc/self/fd/{home.fileno()}")
+        """The command line that runs `command` on the host of this name."""
+        file = f"/proc/{self._relay.pid}/fd/{self._namespaces[self.address(name)]}"
+        return ["nsenter", f"--net={file}", *command]
 
     def one_way(self, source: str, destination: str, way: Way) -> None:
         """From one host to another, from now on."""
@@ -97,11 +84,11 @@ class Network:
         self.one_way(other, one, way)
 
     def everywhere(self, way: Way) -> None:
-        for one, other in _pairs(self._addresses):
+        for one, other in permutations(self._addresses, 2):
             self.one_way(one, other, way)
 
     def mend(self) -> None:
-        """Nothing is amiss between any two."""
+        """Every line carries everything at once."""
         self.everywhere(Way())
 
     def close(self) -> None:
@@ -110,19 +97,9 @@ class Network:
     def __enter__(self) -> "Network":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
-
-    def _file(self, name: str) -> str:
-        """That of its namespace."""
-        return f"/proc/{self._relay.pid}/fd/{self._namespaces[self.address(name)]}"
 
     def _read_line(self) -> bytes:
         assert self._relay.stdout is not None
         return self._relay.stdout.readline()
-
-
-def _pairs(names: Iterable[str]) -> list[tuple[str, str]]:
-    return [(one, other) for one in names for other in names if one != other]

@@ -1,45 +1,40 @@
-"""The wires between hosts: a program that carries packets, late, out of order, or not at all.
+"""The wires between hosts: a program that carries packets, late or not at all.
 
     python -m tests.network.relay 10.77.0.1 10.77.0.2
 
-It makes a host for each address (namespaces.py) and prints, as JSON, the files of their namespaces. Then it
-carries IPv4 packets between them. Each line of its standard input sets one direction: {"source": …,
-"destination": …, "way": {…}}, and is answered with an empty line once it holds. It ends with its standard
-input. Knows packets by their addresses only.
+It makes a host for each address (a network namespace with one TUN device) and prints, as JSON, the files of
+their namespaces. Then it carries IPv4 packets between them. Each line of its standard input sets one
+direction: {"source": …, "destination": …, "way": {…}}, and is answered with an empty line once it holds. It
+ends with its standard input, and nothing is left behind. Knows packets by their addresses only.
 """
 
+import ctypes
+import fcntl
 import heapq
 import itertools
 import json
 import os
 import random
 import select
+import socket
+import struct
 import sys
 import time
-from dataclasses import dataclass
-from typing import NamedTuple
 
 import msgspec
 
-from tests.network.namespaces import make_namespace, wake_on_time
+_PACKET, _PACKETS_AT_ONCE = 65536, 64
+_CLONE_NEWNET, _TUNSETIFF, _IFF_TUN_NO_PI = 0x40000000, 0x400454CA, 0x1001
+_SIOCSIFADDR, _SIOCSIFFLAGS, _SIOCSIFNETMASK, _UP_AND_RUNNING = 0x8916, 0x8914, 0x891C, 0x41
 
-_PACKET = 65536
-_PACKETS_AT_ONCE = 64
-_QUEUED_PACKETS = 10_000
-"""What comes beyond is lost, as it is in a switch."""
+_libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Way(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What becomes of packets in one direction. Times in seconds, shares from 0 to 1."""
+    """How packets travel in one direction. `delay` in seconds; `loss` is a share from 0 to 1."""
 
     delay: float = 0.0
-    jitter: float = 0.0
-    """At most so much is added. Packets stay in their order, as behind a queue that others fill."""
     loss: float = 0.0
-    reorder: float = 0.0
-    """The share that is held back so long that later ones overtake it."""
-    held: float = 0.002
-    """How long that is."""
     is_cut: bool = False
 
 
@@ -49,61 +44,43 @@ class Setting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     way: Way
 
 
-class _Parcel(NamedTuple):
-    due: float
-    number: int
-    device: int
-    packet: bytes
-
-
-@dataclass(slots=True)
-class _Traffic:
-    """One direction, as it is now."""
-
-    way: Way
-    last_due: float = 0.0
-
-
 class Relay:
     def __init__(self, devices: dict[bytes, int]) -> None:
-        """`devices`: of each address, packed as in a packet."""
+        """`devices`: the open TUN device by its host's address, packed as in a packet."""
         self.devices = devices
+        self.ways: dict[tuple[bytes, bytes], Way] = {}
         self._chance = random.Random(0)
-        self._traffic: dict[tuple[bytes, bytes], _Traffic] = {}
-        self._waiting: list[_Parcel] = []
+        self._waiting: list[tuple[float, int, int, bytes]] = []
         self._numbers = itertools.count()
 
-    def set(self, source: bytes, destination: bytes, way: Way) -> None:
-        self._traffic[source, destination] = _Traffic(way)
-
     def take(self, packet: bytes, now: float) -> None:
-        if packet[0] >> 4 != 4:
-            return  # IPv6 looks for neighbours that are not there.
         source, destination = packet[12:16], packet[16:20]
-        device = self.devices.get(destination)
-        traffic = self._traffic.setdefault((source, destination), _Traffic(Way()))
-        way = traffic.way
-        if device is None or way.is_cut or (way.loss and self._chance.random() < way.loss):
-            return
-        if len(self._waiting) < _QUEUED_PACKETS:
-            heapq.heappush(
-                self._waiting, _Parcel(self._due(traffic, now), next(self._numbers), device, packet)
-            )
+        way, device = self.ways.get((source, destination), Way()), self.devices.get(destination)
+        is_ipv4 = packet[0] >> 4 == 4
+        if is_ipv4 and device is not None and not way.is_cut and self._chance.random() >= way.loss:
+            heapq.heappush(self._waiting, (now + way.delay, next(self._numbers), device, packet))
 
     def deliver(self, now: float) -> float | None:
         """Hands over what is due; the seconds until the next is."""
-        while self._waiting and self._waiting[0].due <= now:
-            parcel = heapq.heappop(self._waiting)
-            os.write(parcel.device, parcel.packet)
-        return self._waiting[0].due - now if self._waiting else None
+        while self._waiting and self._waiting[0][0] <= now:
+            _due, _number, device, packet = heapq.heappop(self._waiting)
+            os.write(device, packet)
+        return self._waiting[0][0] - now if self._waiting else None
 
-    def _due(self, traffic: _Traffic, now: float) -> float:
-        way = traffic.way
-        due = now + way.delay + (self._chance.uniform(0, way.jitter) if way.jitter else 0.0)
-        if way.reorder and self._chance.random() < way.reorder:
-            return due + way.held
-        traffic.last_due = max(traffic.last_due, due)
-        return traffic.last_due
+
+def make_host(address: str) -> tuple[int, int]:
+    """A network namespace and its device, as open files. The calling thread is in the namespace afterwards."""
+    if _libc.unshare(_CLONE_NEWNET):
+        raise OSError(ctypes.get_errno(), "no network namespace can be made")
+    device = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
+    fcntl.ioctl(device, _TUNSETIFF, struct.pack("16sH22x", b"tun", _IFF_TUN_NO_PI))
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
+        for command, value in ((_SIOCSIFADDR, address), (_SIOCSIFNETMASK, "255.255.255.0")):
+            number = socket.inet_aton(value)
+            fcntl.ioctl(asked, command, struct.pack("16sHH4s16x", b"tun", socket.AF_INET, 0, number))
+        for name in (b"tun", b"lo"):
+            fcntl.ioctl(asked, _SIOCSIFFLAGS, struct.pack("16sH22x", name, _UP_AND_RUNNING))
+    return os.open("/proc/self/ns/net", os.O_RDONLY), device
 
 
 def carry(relay: Relay, addresses: dict[str, bytes]) -> None:
@@ -112,29 +89,19 @@ def carry(relay: Relay, addresses: dict[str, bytes]) -> None:
     while True:
         ready, _, _ = select.select([*devices, commands], [], [], relay.deliver(time.monotonic()))
         now = time.monotonic()
-        for device in devices:
-            if device in ready:
-                _take_all(relay, device, now)
-        if commands in ready and not _obey(relay, addresses):
-            return
-
-
-def _take_all(relay: Relay, device: int, now: float) -> None:
-    for _ in range(_PACKETS_AT_ONCE):
-        try:
-            relay.take(os.read(device, _PACKET), now)
-        except BlockingIOError:
-            return
-
-
-def _obey(relay: Relay, addresses: dict[str, bytes]) -> bool:
-    line = sys.stdin.buffer.readline()
-    if not line:
-        return False
-    setting = msgspec.json.decode(line, type=Setting)
-    relay.set(addresses[setting.source], addresses[setting.destination], setting.way)
-    _answer("")
-    return True
+        for device in set(devices) & set(ready):
+            try:
+                for _ in range(_PACKETS_AT_ONCE):
+                    relay.take(os.read(device, _PACKET), now)
+            except BlockingIOError:
+                continue
+        if commands in ready:
+            line = sys.stdin.buffer.readline()
+            if not line:
+                return
+            setting = msgspec.json.decode(line, type=Setting)
+            relay.ways[addresses[setting.source], addresses[setting.destination]] = setting.way
+            _answer("")
 
 
 def _answer(line: str) -> None:
@@ -143,11 +110,10 @@ def _answer(line: str) -> None:
 
 
 def main() -> None:
-    wake_on_time()
-    addresses = {each: bytes(map(int, each.split("."))) for each in sys.argv[1:]}
-    hosts = {address: make_namespace(address) for address in addresses}
-    _answer(json.dumps({address: each.network for address, each in hosts.items()}))
-    carry(Relay({addresses[address]: each.device for address, each in hosts.items()}), addresses)
+    addresses = {each: socket.inet_aton(each) for each in sys.argv[1:]}
+    hosts = {address: make_host(address) for address in addresses}
+    _answer(json.dumps({address: namespace for address, (namespace, _device) in hosts.items()}))
+    carry(Relay({addresses[address]: device for address, (_namespace, device) in hosts.items()}), addresses)
 
 
 if __name__ == "__main__":

@@ -2,11 +2,7 @@
 
     python -m tests.network.target tcp://10.77.0.2:7000 --keys FOLDER --verify 0.02 --batch 3
 
-With --in-turns it has the same draft in its own process instead, of so many seconds a forward, and both take
-turns: what a draft elsewhere is compared with.
-
-It decodes for ever, checks each token against the rule, and says ten times a second how it goes: counts since
-it started, and the longest time between two verifications since the last line.
+It decodes for ever, checks each token against the rule, and prints its counts ten times a second.
 """
 
 import itertools
@@ -17,16 +13,12 @@ from typing import Any
 import torch
 
 from benchmarks.flags import parser
-from benchmarks.ruled import BLOCK, NUM_BLOCKS, VOCAB, hello, outcome, prompt_of
+from benchmarks.ruled import BLOCK, NUM_BLOCKS, hello, outcome, prompt_of
 from ssd.decoding.ahead import DraftAhead
 from ssd.decoding.decoder import Decoder
-from ssd.decoding.drafter import Drafter, DraftLimits
-from ssd.decoding.in_turns import DraftInTurns
 from ssd.draft.client.client import DraftClient
 from ssd.draft.client.connection import sources_at
-from ssd.draft.client.controller import Controller
 from ssd.draft.client.replica import PoolStats
-from ssd.draft.client.router import LookaheadEstimator
 from ssd.draft.client.speculator import Speculator
 from ssd.draft.protocol.sockets import Keys
 from ssd.engine.core import EngineCore
@@ -35,7 +27,7 @@ from ssd.engine.schedule import SchedulerLimits
 from ssd.kvcache.block_manager import BlockManager
 from ssd.sampling import SamplingParams
 from tests.network.programs import say
-from tests.network.sleeping import SleepingDrafter, SleepingTarget
+from tests.network.sleeping import SleepingTarget
 from tests.tiny import tiny_tokenizer
 
 FLAGS: dict[str, object] = {
@@ -46,17 +38,8 @@ FLAGS: dict[str, object] = {
     "lookahead": 6,
     "max-tokens": 400,
     "timeout": 2.0,
-    "no-further": False,
-    "in-turns": 0.0,
 }
 _SAYS_EVERY = 0.1
-
-
-class Near(LookaheadEstimator):
-    """Every draft is told the same, however far away it is."""
-
-    def lookahead_with(self, answer_seconds: float) -> int:
-        return super().lookahead_with(0.0)
 
 
 class Decoding:
@@ -86,7 +69,7 @@ class Decoding:
 
 
 def build(options: Any, target: SleepingTarget) -> EngineCore:
-    proposer = in_turns(options) if options.in_turns else ahead(options)
+    proposer = ahead(options)
     limits = SchedulerLimits(options.batch, 16384, 4096)
     decoder = Decoder(target, proposer)
     return EngineCore(decoder, BlockManager(NUM_BLOCKS, BLOCK), limits, tiny_tokenizer())
@@ -96,17 +79,9 @@ def ahead(options: Any) -> DraftAhead:
     keys = Keys(Path(options.keys)) if options.keys else None
     sources = sources_at(options.address, hello("target"), timeout=options.timeout, keys=keys)
     client = DraftClient(sources, lookahead=options.lookahead)
-    if options.no_further:
-        client._router.lookahead_estimator = Near(options.lookahead, time.monotonic)
     speculator = Speculator(client, lookahead=options.lookahead)
     speculator.start(options.timeout)
     return DraftAhead(speculator)
-
-
-def in_turns(options: Any) -> DraftInTurns:
-    limits = DraftLimits(options.lookahead, 4096, 16384, VOCAB)
-    drafter = Drafter(SleepingDrafter(options.in_turns), BlockManager(NUM_BLOCKS, BLOCK), limits)
-    return DraftInTurns(drafter, Controller())
 
 
 def counts(core: EngineCore, decoding: Decoding, target: SleepingTarget) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Each sentence of SECURITY.md about servers, models and images, with the tests that hold it.
 
 A sentence that is added or changed has no entry here, and this fails until it has one. What promises nothing
-(advice, what cannot be promised) says so. Sentences about drafts: tests/draft/test_security.py.
+(advice, what cannot be promised) says so.
 """
 
 import hmac

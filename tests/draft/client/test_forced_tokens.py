@@ -70,33 +70,6 @@ def test_the_draft_is_ahead_of_what_must_follow_when_it_is_verified(draft: Loade
     rounds(source, client, 2)
 
 
-def test_part_of_it_may_be_verified_first(draft: LoadedModel) -> None:
-    source, client = begun(draft)
-    client.send_forced([("a", [40, 41, 42])])
-    rounds(source, client, 6)
-    assert client.outcomes([("a", [40])]) == [Knowledge.HIT]
-    [path] = client.paths(["a"], 8, {"a": Rules(forced={(): 41, (41,): 42})})
-    assert list(path.tokens[:2]) == [41, 42]
-    assert len(path.tokens) > 2
-    [short] = client.paths(["a"], 1, {"a": Rules(forced={(): 41, (41,): 42})})
-    assert list(short.tokens) == [41]
-    client.outcomes([("a", [41, 42, path.tokens[2]])])
-    rounds(source, client, 2)
-    assert client.paths(["a"], 4)[0].tokens
-
-
-def test_whoever_foretold_wrongly_is_opened_again(draft: LoadedModel) -> None:
-    source, client = begun(draft)
-    client.send_forced([("a", [40, 41])])
-    rounds(source, client, 3)
-    assert client.outcomes([("a", [40, 9])]) == [Knowledge.UNHEARD]
-    rounds(source, client, 6)
-    assert list(client.text_of("a")[0]) == [*TEXT, 40, 9]
-    [path] = client.paths(["a"], 2)
-    assert path.tokens
-    assert client.outcomes([("a", [path.tokens[0]])]) in ([Knowledge.HIT], [Knowledge.LATE])
-
-
 def test_who_does_not_know_the_grammar_gets_nothing_behind_what_was_foretold(
     draft: LoadedModel,
 ) -> None:

@@ -4,9 +4,8 @@ from itertools import pairwise
 
 import msgspec
 
-from ssd.draft.client.router import score
 from ssd.draft.protocol.codec import encode
-from ssd.draft.protocol.messages import AskOpen, Close, Hello, Open, Outcome, Sampling, Stats, pack_ints
+from ssd.draft.protocol.messages import AskOpen, Close, Hello, Open, Outcome, Sampling, Stats
 from tests.draft.client.test_pool import Draft, Pool
 from tests.draft.client.test_reconnect import HELLO, Link
 
@@ -52,20 +51,6 @@ def num_bytes(pool: Pool) -> int:
     return sum(draft.link.num_bytes for draft in pool.drafts.values())
 
 
-def test_a_long_text_is_sent_to_one_draft_of_many_that_are_full() -> None:
-    """Of 100,000 tokens to 16 drafts it was 6.4 MB."""
-    pool = pool_of(NAMES, full=True)
-    last = min(pool.drafts.values(), key=lambda draft: score(draft.name, pack_ints([7] * 64)))
-    last.link.__class__ = Link
-    for draft in pool.drafts.values():
-        announce(pool, draft, free_sequences=4, free_tokens=50_000)
-    before = num_bytes(pool)
-    follow(pool, "a", 100_000)
-    assert pool.home("a") == last.name
-    assert pool.client.paths(["a"], 4)[0].tokens
-    assert num_bytes(pool) - before < 400_000 + 16 * 10_000
-
-
 def test_drafts_that_announce_no_seats_are_not_even_asked() -> None:
     pool = pool_of(NAMES, full=True)
     for draft in pool.drafts.values():
@@ -105,14 +90,6 @@ def test_a_burst_asks_a_draft_for_no_more_than_it_announced() -> None:
     assert len(draft.link.opened) == 3
 
 
-def test_a_draft_that_drains_gets_nothing_new() -> None:
-    pool = pool_of(["one", "two"])
-    announce(pool, pool.drafts["one"], drains=True)
-    for number in range(8):
-        follow(pool, f"{number}", 10)
-    assert {pool.home(f"{number}") for number in range(8)} == {"two"}
-
-
 def test_tokens_that_are_decided_between_question_and_answer_are_in_the_text() -> None:
     pool = pool_of(["one"])
     pool.client.follow("a", [7] * 5_000, 5_000, Sampling(seed=0), 200_000)
@@ -127,17 +104,6 @@ def test_tokens_that_are_decided_between_question_and_answer_are_in_the_text() -
     pool.client.pool.read()
     pool.client.outcomes([("a", [7])])
     assert [each.columns().n.tolist() for each in link.heard if isinstance(each, Outcome)] == [[1]]
-
-
-def test_who_ends_before_the_answer_takes_the_question_back() -> None:
-    pool = pool_of(["one"])
-    pool.client.follow("a", [7] * 5_000, 5_000, Sampling(seed=0), 200_000)
-    pool.client.forget("a")
-    pool.client.pool.read()
-    link = pool.drafts["one"].link
-    [asked] = [each for each in link.heard if isinstance(each, AskOpen)]
-    assert Close(asked.seq, asked.epoch) in link.heard
-    assert not link.opened
 
 
 def test_what_a_lost_draft_had_is_opened_again_in_parts() -> None:

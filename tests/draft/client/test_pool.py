@@ -5,7 +5,6 @@ from collections.abc import Iterator, Sequence
 import msgspec
 import pytest
 
-from ssd.draft.client import router
 from ssd.draft.client.client import DraftClient
 from ssd.draft.client.connection import Connection, DraftSource, FixedSources
 from ssd.draft.client.mirrors import Knowledge
@@ -19,7 +18,6 @@ from ssd.draft.protocol.messages import (
     OfferOpen,
     Open,
     Outcome,
-    Resync,
     Sampling,
     Stats,
     TreePart,
@@ -142,21 +140,6 @@ def test_a_draft_that_says_it_is_full_of_others_gets_less(pool: Pool) -> None:
     assert {pool.home(key) for key in TEXTS} == {"two"}
 
 
-def test_a_draft_that_is_lost_hands_its_sequences_to_another_at_once(pool: Pool) -> None:
-    pool.follow(*TEXTS)
-    moved = [key for key in TEXTS if pool.home(key) == "one"]
-    pool.client.outcomes([(key, [7]) for key in TEXTS])
-    pool.drafts["one"].broken = "it ended"
-    pool.tend()
-    assert {pool.home(key) for key in TEXTS} == {"two"}
-    assert all(pool.client.paths([key], 4)[0].tokens for key in TEXTS)
-    # From where the text is now, not from where it began.
-    reopened = pool.drafts["two"].link.opened[-len(moved) :]
-    assert [unpack_ints(each.tokens).tolist() for each in reopened] == [[*TEXTS[key], 7] for key in moved]
-    assert pool.client.stats.num_moved == len(moved)
-    assert (pool.client.stats.num_losses, pool.client.stats.num_ready) == (1, 1)
-
-
 def test_a_draft_that_drains_says_so_by_greeting_and_is_left(pool: Pool) -> None:
     pool.follow(*TEXTS)
     pool.drafts["two"].says(HELLO)
@@ -195,26 +178,6 @@ def test_a_draft_that_stalls_is_left_though_its_connection_stands(pool: Pool) ->
     pool.drafts["one"].says(load(0))
     pool.tend()
     assert not pool.replica("one").is_stalled
-
-
-def test_one_that_is_slow_but_alone_is_kept() -> None:
-    pool = Pool("one")
-    pool.follow("a")
-    pool.client.outcomes([("a", [7])])
-    pool.tend(5.0)
-    assert pool.home("a") == "one"
-
-
-def test_a_sequence_that_no_other_takes_stays_with_a_draft_that_stalls(pool: Pool) -> None:
-    pool.follow(*TEXTS)
-    stays, goes = [key for key in TEXTS if pool.home(key) == "one"][:2]
-    pool.client._sessions[stays].declined[pool.replica("two")] = False
-    pool.client.outcomes([(key, [7]) for key in TEXTS])
-    pool.tend(0.4)
-    pool.drafts["two"].says(load(4))
-    pool.tend()
-    pool.tend(0.2)
-    assert (pool.home(stays), pool.home(goes)) == ("one", "two")
 
 
 def test_two_that_both_stall_are_not_played_off_against_each_other(pool: Pool) -> None:
@@ -317,22 +280,6 @@ def test_a_text_beyond_the_context_that_a_draft_announces_is_not_sent_to_it() ->
     assert pool.home("long") == "nobody"
 
 
-def test_a_text_that_is_too_long_to_be_told_again_is_closed(
-    pool: Pool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The draft has lost the text and asks for it: whoever cannot tell it says that it is over."""
-    pool.follow("a")
-    draft = pool.drafts[pool.home("a")]
-    for _ in range(2):  # Before the second outcome a draft cannot have lost any.
-        pool.client.outcomes([("a", [7])])
-    monkeypatch.setattr(router, "MAX_TOKENS", 3)
-    opened = draft.link.opened[-1]
-    draft.says(Resync(opened.seq, opened.epoch))
-    pool.client.pool.read()
-    assert pool.home("a") == "nobody"
-    assert Close(opened.seq, opened.epoch) in draft.link.heard
-
-
 def named_drafts(*names: str) -> Pool:
     """Each draft calls itself by the letters of its address."""
     made = Pool(*names)
@@ -361,23 +308,6 @@ def test_a_request_gets_a_draft_of_the_name_that_it_asks_for() -> None:
     assert "nobody" not in {pool.home(key) for key in TEXTS}, "any draft is better than none"
 
 
-def test_names_of_drafts_mean_nothing_to_a_request_that_asks_for_none() -> None:
-    """Also where a draft has an empty name: an empty wish is none."""
-    pool, alike = named_drafts("chat", "code", "7"), Pool("chat", "code", "7")
-    pool.follow(*TEXTS)
-    alike.follow(*TEXTS)
-    assert {pool.home(key) for key in TEXTS} == {"chat", "code", "7"}
-    assert [pool.home(key) for key in TEXTS] == [alike.home(key) for key in TEXTS]
-
-
-def test_a_draft_of_the_wanted_name_is_passed_over_while_it_does_not_answer() -> None:
-    pool = named_drafts("chat", "code")
-    pool.client.follow("first", TEXTS["a"], 3, Sampling(seed=0), 100, draft_name="code")
-    pool.now += 1.0
-    pool.client.follow("second", TEXTS["a"], 3, Sampling(seed=0), 100, draft_name="code")
-    assert [pool.home("first"), pool.home("second")] == ["code", "chat"]
-
-
 def test_a_draft_of_fewer_tokens_gets_only_what_it_knows() -> None:
     pool = Pool("one", "two")
     pool.drafts["two"]._greets = msgspec.structs.replace(HELLO, vocab_size=50)
@@ -391,34 +321,6 @@ def test_a_draft_of_fewer_tokens_gets_only_what_it_knows() -> None:
         assert pool.home(place) == "one"  # type: ignore[arg-type]
 
 
-def test_drafts_that_are_no_longer_named_are_left_once_there_is_another(pool: Pool) -> None:
-    pool.follow(*TEXTS)
-    third = pool.drafts["three"] = Draft(pool, "three")
-    pool.named = [third]
-    pool.tend()
-    pool.tend()
-    pool.client.pool.read()
-    assert {pool.home(key) for key in TEXTS} == {"three"}
-    assert [each.name for each in pool.client.pool.replicas] == ["three"]
-    pool.named = []
-    pool.tend()
-    assert {pool.home(key) for key in TEXTS} == {"three"}, "there is nobody else"
-
-
-def test_drafts_of_a_name_may_replace_others_once_it_has_been_looked_up(pool: Pool) -> None:
-    pool.follow(*TEXTS)
-    third, named = Draft(pool, "three"), Pool()
-    pool.drafts["three"] = third
-    pool.client.pool.replace(named)
-    pool.tend()
-    assert {pool.home(key) for key in TEXTS} == {"one", "two"}
-    named.named = [third]
-    for _ in range(3):
-        pool.tend()
-    assert {pool.home(key) for key in TEXTS} == {"three"}
-    assert pool.client.stats.num_ready == 1
-
-
 def test_a_replacement_that_refuses_changes_nothing(pool: Pool) -> None:
     pool.follow(*TEXTS)
     homes = [pool.home(key) for key in TEXTS]
@@ -430,17 +332,6 @@ def test_a_replacement_that_refuses_changes_nothing(pool: Pool) -> None:
     assert third.is_closed
     assert len(third.links) == 1, "it is asked again and again"
     assert pool.client.pool._trial is None
-
-
-def test_refusal_and_loss_are_the_lines_where_they_are_everyones(pool: Pool) -> None:
-    line = pool.client.pool
-    pool.drafts["one"].broken = "it ended"
-    pool.tend()
-    assert (line.last_loss, line.is_ready) == ("", True)
-    pool.drafts["two"].broken = "it ended too"
-    pool.tend()
-    assert line.last_loss == "it ended"
-    assert line.refusal == ""
 
 
 def test_a_draft_closes_no_sequence_of_another(pool: Pool) -> None:

@@ -7,13 +7,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from contextlib import closing
 from typing import Any
 
 import pytest
 
 from ssd.draft.client.client import DraftClient
-from ssd.draft.client.connection import AddressSource, Connection, ConnectionState, FixedSources
+from ssd.draft.client.connection import Connection, ConnectionState, FixedSources
 from ssd.draft.client.mirrors import Knowledge
 from ssd.draft.protocol.codec import decode, encode
 from ssd.draft.protocol.messages import (
@@ -31,7 +30,7 @@ from ssd.draft.protocol.messages import (
     TreePart,
     unpack_ints,
 )
-from ssd.draft.protocol.sockets import SocketError, ZmqDraftSocket
+from ssd.draft.protocol.sockets import SocketError
 
 HELLO = Hello(PROTOCOL_VERSION, "same", 100, "someone", "one", 512)
 
@@ -134,23 +133,6 @@ def until(condition: Callable[[], object]) -> None:
         time.sleep(0.01)
 
 
-def test_why_a_draft_ended_is_said_though_it_hung_up_first(
-    source: Source, unkept: DraftClient, caplog: pytest.LogCaptureFixture
-) -> None:
-    source.links[0].has_hung_up = True
-    unkept.pool.read()
-    assert unkept.pool.last_loss == "the draft has hung up"
-    source.broken, source.errors = "the draft ended with code -9", [OSError("not yet")]
-    unkept.pool.tend()
-    assert [each.getMessage() for each in caplog.records if "-9" in each.getMessage()]
-    source.broken = ""
-    for _ in range(300):  # A connection is tried again after a while.
-        unkept.pool.tend()
-        time.sleep(0 if unkept.is_ready else 0.01)
-    assert unkept.is_ready
-    assert len([each for each in caplog.records if "-9" in each.getMessage()]) == 1
-
-
 def keepers() -> list[threading.Thread]:
     return [each for each in threading.enumerate() if each.name == "ssd-draft-reconnect"]
 
@@ -179,21 +161,6 @@ def test_whoever_watches_is_told_although_the_host_is_idle(source: Source) -> No
         assert client.pool.last_loss == "the draft has said nothing for 1.0 s"
     finally:
         client.pool.close()
-
-
-def test_a_host_that_is_busy_reads_for_itself(unkept: DraftClient) -> None:
-    client = unkept
-    client.follow("a", [1], 1, Sampling(seed=0), 100)
-    client.pool.read()
-    assert client.paths(["a"], 4)[0].tokens == [7, 8]
-    client.forget("a")
-    client.follow("b", [1, 2], 1, Sampling(seed=0), 100)
-    client.pool._last_read = time.monotonic() + 60  # It has just been here.
-    client.pool.tend()
-    assert not client.paths(["b"], 4)[0].tokens
-    assert client.outcomes([("b", [5])]) == [Knowledge.UNHEARD]
-    client.pool.read()
-    client.check_integrity()
 
 
 def test_what_fails_in_the_thread_is_told_and_tried_again(
@@ -249,20 +216,6 @@ def test_a_forked_child_is_silent_and_the_parent_goes_on(source: Source, client:
     until(lambda: client.paths(["a"], 4)[0].tokens == [7, 8])
 
 
-def test_an_id_that_begins_again_is_opened_under_another_epoch(source: Source, client: DraftClient) -> None:
-    until(lambda: client.is_ready)
-    for tokens in ([1, 2, 3], [4, 5]):
-        client.follow("a", tokens, 2, Sampling(seed=0), 100)
-    first, second = source.links[0].opened
-    assert (first.seq, first.epoch < second.epoch) == (second.seq, True)
-    client.pool.read()
-    assert client.paths(["a"], 4)[0].tokens == [7, 8]
-    source.links[0].says(Close(first.seq, first.epoch, "meant for the first"))
-    client.pool.read()
-    assert client.stats.num_declined == 0
-    client.check_integrity()
-
-
 def test_nothing_is_proposed_beyond_the_longest_text(client: DraftClient) -> None:
     until(lambda: client.is_ready)
     client.follow("a", [1, 2, 3], 3, Sampling(seed=0), 5)
@@ -270,15 +223,6 @@ def test_nothing_is_proposed_beyond_the_longest_text(client: DraftClient) -> Non
     assert client.paths(["a"], 4)[0].tokens == [7]
     client.outcomes([("a", [7])])
     assert not client.paths(["a"], 4)[0].tokens
-
-
-def test_another_version_is_refused_with_its_reason() -> None:
-    refusal = "the draft speaks protocol version 1 and the engine 2: install the same version of ssd"
-    source = Source(Hello(1, "same", 100, "old", "x", 0, refusal))
-    client = DraftClient(FixedSources(source), lookahead=4)
-    client.pool.wait_until_ready(5.0)
-    assert not client.is_ready
-    assert client.pool.refusal == refusal
 
 
 def test_a_draft_that_refuses_is_asked_seldom_and_is_no_loss(caplog: pytest.LogCaptureFixture) -> None:
@@ -321,37 +265,6 @@ def test_a_text_that_is_too_long_to_be_told_costs_nobody_the_line(
     assert client.stats.num_declined == 1
 
 
-def test_a_frame_that_is_half_taken_in_is_no_fault() -> None:
-    """The thread takes frames in with the lock held: whoever looks waits until they are in."""
-    client = DraftClient(FixedSources(Source()), lookahead=4)
-    is_checked = threading.Event()
-
-    def check() -> None:
-        client.check_integrity()
-        is_checked.set()
-
-    checking = threading.Thread(target=check)
-    with client.pool.lock:
-        client._router._free_seqs.append(5)
-        checking.start()
-        assert not is_checked.wait(0.2)
-        client._router._free_seqs.clear()
-    checking.join()
-    assert is_checked.is_set()
-
-
-def test_another_draft_is_offered_what_the_one_before_declined(source: Source, client: DraftClient) -> None:
-    until(lambda: client.is_ready)
-    client.follow("a", [1, 2, 3], 3, Sampling(seed=0), 100)
-    [opened] = source.links[0].opened
-    source.links[0].says(Close(opened.seq, opened.epoch, "of this draft only"))
-    client.pool.read()
-    assert not client.paths(["a"], 4)[0].tokens
-    source.broken = "it ended"
-    until(lambda: client.paths(["a"], 4)[0].tokens == [7, 8])
-    assert [each.seq for each in source.links[-1].opened] == [opened.seq]
-
-
 def test_a_text_with_a_token_that_the_draft_does_not_have_is_not_told(
     source: Source, client: DraftClient
 ) -> None:
@@ -362,17 +275,6 @@ def test_a_text_with_a_token_that_the_draft_does_not_have_is_not_told(
     assert client.stats.num_declined == 1
     client.outcomes([("its last", [100])])
     assert client.stats.num_declined == 2
-
-
-def test_a_draft_that_never_took_over_ends_when_another_is_to(source: Source) -> None:
-    client = DraftClient(FixedSources(source), lookahead=4)
-    first, second = Source(), Source()
-    client.pool.replace(FixedSources(first))
-    client.pool.replace(FixedSources(second))
-    assert (first.is_closed, first.links[0].is_closed) == (True, True)
-    client.pool.tend()
-    assert [each.source for each in client.pool.replicas] == [second]
-    client.pool.close()
 
 
 def test_a_draft_that_hangs_is_given_up_however_much_it_is_told() -> None:
@@ -462,29 +364,3 @@ client.pool.start()
         [sys.executable, "-c", program], timeout=120, check=True, capture_output=True, text=True
     )
     assert ended.stdout == "closed\n"
-
-
-def test_a_draft_behind_an_address_is_looked_for_until_it_is_back(tmp_path: Any) -> None:
-    """Nobody starts it again but whoever started it."""
-    address, is_over = f"ipc://{tmp_path}/draft.sock", threading.Event()
-
-    def answer_greetings() -> None:
-        with closing(ZmqDraftSocket(address)) as link:
-            while not is_over.is_set():
-                if (received := link.receive(0.05)) is not None:
-                    link.send(received[0], encode([HELLO]))
-
-    client = DraftClient(FixedSources(AddressSource(address, HELLO, timeout=1.0)), lookahead=4)
-    client.pool.start()
-    try:
-        for num_connects in (1, 2):
-            is_over.clear()
-            draft = threading.Thread(target=answer_greetings)
-            draft.start()
-            until(lambda: client.stats.num_connects >= num_connects)  # noqa: B023
-            is_over.set()
-            draft.join()
-            until(lambda: not client.is_ready)
-    finally:
-        is_over.set()
-        client.pool.close()

@@ -5,7 +5,6 @@ from collections import Counter
 from dataclasses import dataclass
 
 from ssd.draft.client.router import choose
-from ssd.draft.protocol.messages import Sampling
 from tests.draft.client.test_pool import Pool
 
 
@@ -38,14 +37,6 @@ def test_texts_of_all_kinds_are_spread_evenly() -> None:
     assert max(chosen.values()) < 140
 
 
-def test_a_draft_that_goes_moves_only_its_own() -> None:
-    pool = drafts(5)
-    for text in texts(100):
-        before = choose(pool, text)
-        if before is not pool[0]:
-            assert choose(pool[1:], text) is before
-
-
 def test_texts_that_all_begin_alike_fill_no_draft_beyond_its_share() -> None:
     pool, text = drafts(4), texts(1)[0]
     for _ in range(100):
@@ -76,31 +67,3 @@ def test_a_target_of_a_large_pool_uses_a_few_drafts() -> None:
     assert [len(each) for each in chosen] == [4, 4, 4]
     assert len(set.union(*chosen)) > 8
     assert len(Pool("1", "2", "3").client.pool.replicas) == 3
-
-
-def test_another_draft_stands_in_for_one_that_is_lost() -> None:
-    pool = Pool(*(f"{number}" for number in range(40)))
-    before = used(pool)
-    lost = min(before)
-    pool.drafts[lost].broken = "it ended"
-    for _ in range(3):
-        pool.tend(0.1)
-    [another] = used(pool) - before
-    assert used(pool) == {*before, another}
-    assert len(pool.client.pool.ready) == 4
-    pool.client.follow("a", [1, 2, 3], 3, Sampling(seed=0), 100)
-    [session] = pool.client._sessions.values()
-    session.declined.update(
-        dict.fromkeys((each for each in pool.client.pool.replicas if each.name != another), True)
-    )
-    pool.client._router.close(session)
-    pool.client._router.open(session)
-    pool.client.pool.flush()
-    assert pool.home("a") == another
-    pool.drafts[lost].broken = ""
-    for _ in range(3):
-        pool.tend(1.0)
-    assert used(pool) == {*before, another}, "it has a sequence"
-    pool.client.forget("a")
-    pool.tend()
-    assert used(pool) == before

@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 
-from ssd.draft.client import controller as controlling
 from ssd.draft.client.mirrors import Knowledge
 from ssd.draft.client.proposals import DraftedTokens
 from ssd.draft.client.replica import PoolStats
@@ -194,26 +193,6 @@ def test_an_id_that_is_live_and_begins_again_is_another_request() -> None:
     assert found.settle([Verified("a", [7], 0)]) == [Round("first", "none")]
 
 
-def test_a_draft_that_is_never_right_rests_and_is_tried_again() -> None:
-    found, client = speculator({"a": LIKELY}, {}, backup="none")
-    for _ in range(40):
-        found.propose(["a"])
-        found.settle([Verified("a", [9], 1)])
-    assert (client.is_paused, found.stats.is_resting) == (True, True)
-    for _ in range(controlling._FIRST_REST):
-        assert "a" in found
-        found.settle([Verified("a", [9], 0)])
-    assert (client.is_paused, found.stats.is_resting) == (False, False)
-    # Another draft is judged anew.
-    for _ in range(40):
-        found.propose(["a"])
-        found.settle([Verified("a", [9], 1)])
-    assert client.is_paused
-    client.stats.num_connects += 1
-    found.settle([Verified("a", [9], 0)])
-    assert not client.is_paused
-
-
 def test_what_must_follow_says_nothing_of_the_draft() -> None:
     """A draft is neither praised for a token that no other could have been, nor blamed for its absence."""
     found, client = speculator(
@@ -241,26 +220,3 @@ def test_what_must_follow_says_nothing_of_the_draft() -> None:
     assert found.controller._first_rate.value < praised
     found.propose(["c"], {"c": object()})  # type: ignore[dict-item]
     assert client.forced == {"c": ()}, "a draft that is sure of itself is not certain"
-
-
-TREE = DraftedTokens((7, 8, 9, 6), (0.8, 0.6, 0.5, 0.15), (-1, 0, 1, -1))
-
-
-@pytest.mark.parametrize(("slope", "parents"), [(0.0, (-1, 0, 1, -1)), (0.03, None)])
-def test_trees_where_rows_are_free_and_chains_where_they_cost(
-    slope: float, parents: tuple[int, ...] | None
-) -> None:
-    found, _client = speculator({"a": TREE}, {})
-    for rows in (1, 4, 8) * 60:
-        found.controller.times.note(rows, 0.1 + slope * rows, is_speculating=rows > 1, has_trees=rows == 8)
-    [path] = found.propose(["a"])
-    assert (tuple(path.tokens[:3]), path.parents) == ((7, 8, 9), parents)
-
-
-def test_what_a_step_with_trees_took_is_told_as_such() -> None:
-    found, _client = speculator({"a": TREE}, {})
-    for _ in range(12):
-        [path] = found.propose(["a"])
-        seconds = 1.0 + (path.parents is not None)
-        found.settle([Verified("a", [7, 3], len(path.tokens))], 1 + len(path.tokens), seconds)
-    assert found.controller.times.cost().branching > 0.3

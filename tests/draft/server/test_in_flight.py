@@ -2,23 +2,20 @@
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from itertools import count
-from typing import Any
 
 import numpy as np
 import pytest
-from torch.utils._python_dispatch import TorchDispatchMode
 
-from benchmarks.ruled import VOCAB, RuledModel, device_steps, outcome, shape_of
+from benchmarks.ruled import VOCAB, RuledModel, device_steps, shape_of
 from ssd.draft.protocol.messages import Open, Sampling, pack_ints
 from ssd.draft.server.device_steps import DeviceSteps, QueuedStep
-from ssd.draft.server.scheduler import DraftScheduler, HostLimits, OutOfTrees
+from ssd.draft.server.scheduler import DraftScheduler, HostLimits
 from ssd.draft.server.session import DraftSession
 from ssd.draft.server.steps import GrowthResult, StepInput
 from ssd.draft.server.tenants import RowAccounting, StepDemand, Tenants
 from ssd.draft.tree.tables import Shape
-from ssd.kvcache.block_manager import BlockManager, OutOfBlocks
+from ssd.kvcache.block_manager import BlockManager
 from ssd.selftest.recording import RunAgain
 
 LONGEST = 600
@@ -116,82 +113,3 @@ def test_a_text_that_took_over_anothers_blocks_goes_on_growing(monkeypatch: pyte
         arrive([first, second])
     assert may_grow == sorted(may_grow), "it could grow, and then it could not"
     assert may_grow[-1]
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_sessions_that_come_and_go_are_read_to_their_ends(seed: int) -> None:
-    drawn, common = random.Random(seed), text_of(200, 99)
-    shape = shape_of(5, 16, width=8, slots=64)
-    scheduler = scheduler_with(shape, drawn.choice([60, 200]))
-    sessions = dict[int, DraftSession]()
-
-    def open_one(number: int) -> None:
-        length = drawn.choice([3, 17, 33, 49, 100, 161])
-        text = common[:length] if drawn.random() < 0.6 else text_of(length, number)
-        session = session_of(
-            number, text, drawn.choice([None, Sampling(number, 0.8, repetition_penalty=1.2)])
-        )
-        try:
-            scheduler.open(session)
-        except (OutOfTrees, OutOfBlocks):
-            return
-        sessions[session.row] = session
-
-    def decide(session: DraftSession) -> None:
-        tokens = outcome(session.tokens[-1], [])
-        while len(tokens) < drawn.randint(1, 12):
-            tokens += outcome(tokens[-1], [])
-        try:
-            scheduler.advance(session, int(scheduler.ledger.n[session.row]) + 1, tokens)
-        except ValueError:
-            scheduler.close(sessions.pop(session.row))
-
-    def grow() -> None:
-        frames, _num_rows = scheduler.grow()
-        assert frames is None or set(frames.new.rows.tolist()) <= sessions.keys()
-        arrive([*sessions.values()])
-        if scheduler.is_starved and (gone := scheduler.admission.for_others()) is not None:
-            scheduler.close(sessions.pop(gone))
-
-    for number in range(60):
-        for _ in range(drawn.randint(0, 3)):
-            chance = drawn.random()
-            if chance < 0.3:
-                open_one(number)
-            elif sessions and chance < 0.42:
-                scheduler.close(sessions.pop(drawn.choice([*sessions])))
-            elif sessions and chance < 0.5:
-                scheduler.full_frame(drawn.choice([*sessions.values()]))
-            elif sessions:
-                decide(drawn.choice([*sessions.values()]))
-        grow()
-        scheduler.check_integrity()
-    for _ in range(60):
-        grow()
-    computed = scheduler.ledger.num_computed
-    assert all(computed[row] == len(each.tokens) for row, each in sessions.items())
-
-
-class OperationCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts operations of torch: on a device each is a launch."""
-
-    num_operations = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.num_operations += 1
-        return func(*args, **(kwargs or {}))
-
-
-def test_opening_a_long_text_takes_no_more_operations_than_a_short_one() -> None:
-    """8,000 single writes for a text of 128,000 tokens: one for each block of its table."""
-    counts = list[int]()
-    for length in (32, 32_000):
-        shape = replace(shape_of(4, 8, width=8, slots=32), blocks=2048, first_tree_slot=2100 * 16)
-        steps = device_steps(RuledModel(), shape, RunAgain(), depth=1)
-        scheduler = DraftScheduler(steps, BlockManager(2100, 16), HostLimits(2048, 32_768), clock=ticking())
-        session = session_of(1, text_of(length, 1))
-        with OperationCounter() as counted:  # type: ignore[no-untyped-call]
-            scheduler.open(session)
-            steps.flush()
-        counts.append(counted.num_operations)
-    assert counts[0] == counts[1] <= 100, counts

@@ -11,9 +11,7 @@ from ssd.draft.client.connection import Connection, ConnectionState, FixedSource
 from ssd.draft.protocol.codec import decode, encode
 from ssd.draft.protocol.messages import (
     AnyMessage,
-    AskOpen,
     Close,
-    Open,
     Outcome,
     OutcomeHeads,
     Resync,
@@ -67,40 +65,6 @@ class Pair:
 @pytest.fixture
 def pair() -> Pair:
     return Pair()
-
-
-def test_a_sequence_whose_opening_was_lost_is_opened_again(pair: Pair) -> None:
-    pair.begin()
-    [frame] = pair.draft.frames_to_draft
-    assert any(isinstance(each, Open) for each in decode(frame, vocab_size=400))
-    pair.draft.frames_to_draft.clear()
-    assert pair.gets_path_within(10)
-
-
-@pytest.mark.parametrize("lost", ["question", "answer"])
-def test_room_is_asked_for_again_if_a_question_or_its_answer_was_lost(pair: Pair, lost: str) -> None:
-    pair.begin(times=50)
-    [frame] = pair.draft.frames_to_draft
-    assert any(isinstance(each, AskOpen) for each in decode(frame, vocab_size=400))
-    if lost == "answer":
-        pair.draft.turn(1)
-        pair.draft.frames_to_engine.clear()
-    pair.draft.frames_to_draft.clear()
-    assert not pair.gets_path_within(10)
-    assert pair.gets_path_within(30)
-
-
-def test_a_sequence_is_opened_again_if_the_drafts_close_was_lost(pair: Pair) -> None:
-    pair.begin()
-    assert pair.gets_path_within(10)
-    # The draft drops the sequence, and the target does not hear of it: as if the draft had evicted it and
-    # its CLOSE was lost.
-    seq, epoch = 0, int(pair.client.mirrors.epoch[0])
-    pair.draft.frames_to_draft.append(encode([Close(seq, epoch)]))
-    pair.draft.turn(1)
-    pair.client.outcomes([("text", [3])])
-    pair.last = 3
-    assert pair.gets_path_within(10)
 
 
 def test_an_opening_that_was_lost_leaves_the_older_epoch_as_it_is(pair: Pair) -> None:

@@ -2,8 +2,6 @@
 
 from typing import TypeVar
 
-import pytest
-
 from benchmarks.ruled import BLOCK, CONTEXT, hello
 from ssd.draft.protocol.codec import decode, encode
 from ssd.draft.protocol.messages import (
@@ -97,15 +95,6 @@ def test_an_offer_ends_after_its_time() -> None:
     assert second.open(1, epoch=2) is None
 
 
-@pytest.mark.parametrize("farewell", ["close", "hello"])
-def test_an_offer_ends_with_what_it_was_made_for(farewell: str) -> None:
-    crowd = crowd_of(sequences=1)
-    first, second = Peer(crowd, "first", "ours"), Peer(crowd, "second", "ours")
-    first.ask(1)
-    first.heard(Close(1, 1) if farewell == "close" else hello("first"))
-    assert second.open(1) is None
-
-
 def test_an_offer_keeps_blocks_too() -> None:
     crowd = crowd_of(num_blocks=20)
     first, second = Peer(crowd, "first", "ours"), Peer(crowd, "second", "ours")
@@ -146,21 +135,6 @@ def test_an_offer_says_how_much_of_the_text_is_cached_for_its_tenant_only() -> N
     assert stranger.ask(1) == OfferOpen(1, 1, 0)
 
 
-def test_what_was_evicted_from_the_cache_is_not_announced() -> None:
-    crowd = crowd_of(num_blocks=20)
-    peer = Peer(crowd, "one")
-    peer.open(1)
-    peer.heard(Close(1, 1), turns=8)
-    peer.open(2)
-    peer.heard(turns=8)
-    peer.heard(Close(2, 1))
-    peer.open(3, [3] * (19 * BLOCK))
-    peer.heard(Close(3, 1), turns=8)
-    answer = peer.ask(4)
-    assert isinstance(answer, OfferOpen)
-    assert answer.num_cached == 0
-
-
 def test_a_tenant_with_less_than_its_share_takes_the_room_of_an_offer() -> None:
     crowd = crowd_of(sequences=3)
     many, few = Peer(crowd, "many"), Peer(crowd, "few")
@@ -170,16 +144,6 @@ def test_a_tenant_with_less_than_its_share_takes_the_room_of_an_offer() -> None:
     assert few.open(1) is None
     # The youngest offer was withdrawn: its text finds no room.
     assert [many.open(seq) is None for seq in range(3)] == [True, True, False]
-
-
-def test_asking_again_replaces_the_offer() -> None:
-    crowd = crowd_of()
-    peer = Peer(crowd, "one")
-    for epoch in range(1, 10):
-        peer.ask(1, epoch=epoch)
-    assert peer.stats().free_sequences == 3
-    assert peer.open(1, epoch=10) is None
-    assert not of_kind(OfferOpen, peer.heard(AskOpen(1, 9, 5)))
 
 
 def test_a_draft_that_drains_takes_no_new_sequences_and_keeps_the_open_ones() -> None:
@@ -193,31 +157,3 @@ def test_a_draft_that_drains_takes_no_new_sequences_and_keeps_the_open_ones() ->
     assert isinstance(peer.ask(3), Close)
     assert peer.open(1, epoch=2) is None
     assert of_kind(Nodes, peer.heard(turns=4))
-
-
-def test_offers_that_count_on_evictions_do_not_end_the_draft() -> None:
-    """Together they keep more trees than there are."""
-    crowd = crowd_of(sequences=4)
-    full, asks, opens = (Peer(crowd, name) for name in ("full", "asks", "opens"))
-    assert [full.open(seq) for seq in range(4)] == [None] * 4
-    assert [asks.ask(seq) for seq in range(2)] == [OfferOpen(0, 1), OfferOpen(1, 1)]
-    assert opens.open(0) is None
-    assert full.stats().free_sequences == 0
-
-
-def test_nobody_is_evicted_for_a_text_that_does_not_fit_anyway() -> None:
-    """Blocks that several texts share are free only when all of these texts are gone."""
-    crowd = crowd_of(sequences=8, num_blocks=20)
-    many, few = Peer(crowd, "many"), Peer(crowd, "few")
-    for seq in range(3):
-        assert many.open(seq, [*TEXT, 5 + seq]) is None
-        many.heard(turns=8)
-    kept = [2 + (11 * place) % 390 for place in range(4 * BLOCK)]
-    assert few.open(9, kept) is None
-    few.heard(turns=4)
-    # 13 blocks are shared, 7 are not: with all of the other tenant's gone there would be 16.
-    evicted = of_kind(Close, many.heard())
-    declined = few.open(1, [3] * (17 * BLOCK))
-    evicted += of_kind(Close, many.heard(turns=2))
-    assert declined is not None
-    assert evicted == []

@@ -91,16 +91,6 @@ def test_a_full_cache_is_no_deadlock(draft: LoadedModel) -> None:
     assert client.paths([declined], 1)[0].tokens, "there is room again"
 
 
-def test_a_text_that_is_larger_than_the_cache_goes_and_stays_away(draft: LoadedModel) -> None:
-    source = Draft(draft, num_blocks=12)
-    client = connected(source)
-    client.follow("long", [5] * 60, 60, Sampling(seed=1), 100)
-    client.follow("short", [5] * 6, 6, Sampling(seed=1), 100)
-    rounds(source, client, 40)
-    assert client.paths(["short"], 1)[0].tokens
-    assert not client.paths(["long"], 1)[0].tokens
-
-
 def test_who_comes_while_the_cache_is_full_is_taken_in_when_there_is_room(draft: LoadedModel) -> None:
     source = Draft(draft, num_blocks=12)
     client = connected(source)
@@ -138,21 +128,6 @@ def test_a_step_of_the_draft_is_told_once(draft: LoadedModel) -> None:
     num_steps = rounds(source, client, 8)
     spans = client.pool.take_step_spans()
     assert 1 < len(spans) == len(set(spans)) <= num_steps
-
-
-def test_a_draft_that_misses_an_outcome_asks_for_the_tokens(draft: LoadedModel) -> None:
-    source = Draft(draft, num_blocks=40)
-    client = connected(source)
-    client.follow("a", [5] * 6, 6, Sampling(seed=1), 100)
-    rounds(source, client, 4)
-    client.outcomes([("a", [100])])
-    source.wires.to_draft.clear()
-    client.outcomes([("a", [101])])
-    rounds(source, client, 4)
-    assert client.stats.num_resyncs == 1
-    [session] = source.service._peers[PEER].sessions.values()
-    assert session.tokens == [*[5] * 6, 100, 101]
-    assert client.paths(["a"], 1)[0].tokens
 
 
 def test_a_draft_that_has_nothing_to_grow_says_so(draft: LoadedModel) -> None:

@@ -44,51 +44,6 @@ def test_rows_stand_as_weights_do_while_everyone_wants_more() -> None:
             assert shares[name] == pytest.approx(weight / sum(WEIGHTS.values()), rel=0.05), (first, last)
 
 
-def test_a_quiet_tenant_hits_as_often_as_alone() -> None:
-    alone, beside = Crowd(WEIGHTS), crowded(quiet=2)
-    alone.add("a", 2)
-    alone.run(150)
-    beside.run(150)
-    assert alone.targets["a"].hit_rate > 0.8
-    assert beside.targets["a"].hit_rate > alone.targets["a"].hit_rate - 0.03
-
-
-def test_who_is_killed_is_gone_and_the_others_do_not_notice() -> None:
-    alive, bereaved = crowded(quiet=2), crowded(quiet=2)
-    for crowd in (alive, bereaved):
-        crowd.run(60)
-    bereaved.kill("b")
-    for crowd in (alive, bereaved):
-        crowd.run(90)
-    # Nothing could be sent to it, so it was forgotten at once.
-    assert "b" not in num_open(bereaved)
-    for name in ("a", "c", "d"):
-        assert bereaved.targets[name].hit_rate > alive.targets[name].hit_rate - 0.03
-
-
-def test_what_others_leave_is_taken() -> None:
-    alone, beside = Crowd(WEIGHTS), Crowd(WEIGHTS)
-    for crowd in (alone, beside):
-        crowd.add("a", 8)
-    beside.add("d", 1).client.follow("idle", [5, 6, 7], 3, Sampling(seed=1), 5)
-    del beside.targets["d"]
-    for crowd in (alone, beside):
-        crowd.run(60)
-    had = [crowd.rows[-1]["a"] for crowd in (alone, beside)]
-    assert had[1] == pytest.approx(had[0], rel=0.02)
-
-
-def test_a_newcomer_takes_no_more_than_its_share() -> None:
-    crowd = Crowd(WEIGHTS)
-    for name in ("c", "d"):
-        crowd.add(name, 8)
-    crowd.run(60)
-    # Prompts that alone would fill steps for a while.
-    crowd.add("a", 16, prompt=400)
-    crowd.run(60)
-    assert crowd.shares(60, 119)["a"] == pytest.approx(1 / 7, rel=0.1)
-
-
 class Accounts:
     """Two tenants, a row of the tables each."""
 
@@ -140,23 +95,6 @@ def scheduler_on(*, device: bool) -> DraftScheduler:
     return DraftScheduler(steps, BlockManager(NUM_BLOCKS, BLOCK), limits, clock=still)
 
 
-def test_on_tensors_turns_fall_as_on_arrays() -> None:
-    said = []
-    for scheduler in (scheduler_on(device=False), scheduler_on(device=True)):
-        for number, tenant in enumerate("aabbcc"):
-            opening = Open(number, 1, pack_ints([number + 5, 9, 30]), 3, 500, 4, Sampling(seed=1))
-            scheduler.open(DraftSession(opening, CONTEXT, tenant=tenant))
-        steps = []
-        for _ in range(12):
-            scheduler.grow()
-            steps.append([scheduler.tenants.num_had(name) for name in "abc"])
-        scheduler.check_integrity()
-        said.append(steps)
-    assert said[0] == said[1]
-    had = said[0][-1]
-    assert had[1] > 2 * had[0]
-
-
 def test_what_is_read_of_a_prompt_is_for_its_tenant_alone() -> None:
     crowd = Crowd()
     mine, other = crowd.client("mine"), crowd.client("other")
@@ -182,20 +120,6 @@ def test_engines_of_one_key_are_one_tenant_and_those_without_one_each_their_own(
     counts = num_open(crowd)
     assert counts.pop("alice") == 2
     assert list(counts.values()) == [1, 1]
-
-
-def test_each_target_hears_whose_share_it_has_and_how_much_that_was() -> None:
-    crowd = Crowd(WEIGHTS)
-    for name in ("a", "d"):
-        crowd.add(name, 8)
-    crowd.run(60)
-    stats = {name: target.client.stats for name, target in crowd.targets.items()}
-    assert [each.tenant for each in stats.values()] == ["a", "d"]
-    # All but the first word and the last, which is under way.
-    for name, each in stats.items():
-        had = crowd.rows[-1][name]
-        assert had - 300 < each.num_own_rows <= had
-    assert stats["d"].num_own_rows > 1.5 * stats["a"].num_own_rows
 
 
 @pytest.mark.parametrize(
@@ -272,24 +196,6 @@ def test_blocks_are_shared_too() -> None:
     few.follow("one", [30] * 120, 120, Sampling(seed=1), 200)
     crowd.run(20)
     assert num_open(crowd) == {"many": 2, "few": 1}
-
-
-def test_a_tenant_with_too_many_sequences_for_its_rows_loses_those_that_gain_least() -> None:
-    crowd = Crowd({"b": 8.0}, width=4)
-    greedy = crowd.add("a", 20)
-    crowd.add("b", 8)
-    crowd.run(30)
-    ledger, session = crowd.scheduler.ledger, crowd.scheduler._sessions
-    before = {each.seq: each for each in session.values() if each.tenant == "a"}
-    poorest = before[13]
-    while not greedy.client.stats.num_declined:
-        for each in before.values():
-            ledger.value[each.row] = 0.5 if each is poorest else 2.0
-        crowd.run(1)
-        assert len(crowd.rows) < 150
-    left = {each.seq for each in session.values() if each.tenant == "a"}
-    assert before.keys() - left == {poorest.seq}
-    assert num_open(crowd)["b"] == 8
 
 
 def opens(crowd: Crowd) -> int:

@@ -18,9 +18,9 @@ from ssd.draft.server.scheduler import DraftScheduler, HostLimits
 from ssd.draft.server.session import DraftSession
 from ssd.draft.tree.model import TensorsModel
 from ssd.kvcache.block_manager import BlockManager
-from ssd.runtime.capture import Capture, CudaGraphs, Work
+from ssd.runtime.capture import Capture, CudaGraphs
 from ssd.runtime.loading import LoadedModel, load_model
-from ssd.selftest.recording import Recording, RunAgain, Tape
+from ssd.selftest.recording import Recording, RunAgain
 from tests.draft.tree.real import BLOCK, CHUNK, LOOKAHEAD, MAX_LEN, load, real_shape, words
 from tests.runtime.stand_in import StandInDevice
 from tests.still_clock import still
@@ -29,23 +29,6 @@ GREEDY = Sampling(seed=1, end_ids=[1])
 WARM = Sampling(seed=2, temperature=0.8, top_p=0.9)
 PLAIN = Sampling(seed=2, temperature=0.8)
 PENALISED = Sampling(seed=3, repetition_penalty=1.2, min_tokens=9, end_ids=[1], bad_word_ids=[[7], [8, 9]])
-MOST = {"greedy": 720, "sampled": 1080}
-"""Operations of a whole step (select, forward of two layers, children, attach), and of an outcome's.
-
-Children are there twice: with truncation, and without.
-"""
-
-
-class Recorder(Recording):
-    """Recordings, with how many operations each has."""
-
-    def __init__(self) -> None:
-        self.tapes: list[Tape] = []
-
-    def __call__(self, work: Work) -> Tape:
-        tape = super().__call__(work)
-        self.tapes.append(tape)
-        return tape
 
 
 WAYS: dict[str, Callable[[], Capture]] = {
@@ -187,35 +170,3 @@ def test_the_service_captures_its_steps_where_they_can_be(
     gc.unfreeze()
     assert len(told[0]) > 10
     assert told[0] == told[1]
-
-
-def test_without_kernels_a_card_computes_eagerly_and_grows_on_arrays(
-    tiny_llama: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A captured step would then gather all keys for all rows, for which no GPU has the memory."""
-    monkeypatch.setattr(program, "_ROWS_TO_READ", 8)
-    config = DraftConfig(model=str(tiny_llama), device="cpu", dtype="float32", max_num_seqs=2, width=4)
-    loaded = load_model(
-        replace(config.runner, max_model_len=MAX_LEN, num_blocks=64), gpu=StandInDevice(192 << 20)
-    )
-    assert loaded.capture is not None
-    monkeypatch.setattr(program, "captured_backend", lambda *_: None)
-    monkeypatch.setattr(program, "_device_steps", lambda *_: pytest.fail("its steps were captured"))
-    shape = replace(shape_for(loaded, config), ring=16, outcome=5)
-    told = []
-    for capture in (loaded.capture, None):
-        loaded.pool.keys.fill_(7.0)
-        loaded.pool.values.fill_(7.0)
-        each = replace(loaded, capture=capture)
-        told.append(play(build_scheduler(each, shape, config, clock=still), WARM, seed=5))
-    assert len(told[0]) > 10
-    assert told[0] == told[1]
-
-
-@pytest.mark.parametrize("kind", ["greedy", "sampled"])
-def test_operations_of_a_recorded_step_are_few_and_none_reads(draft: LoadedModel, kind: str) -> None:
-    """What reads a value, uploads one or has a shape of its own is refused while it is recorded."""
-    recorder = Recorder()
-    scheduler_of(draft, recorder, lookup=0)
-    grow, edit, plain, truncating, attach, *_ = (len(tape.operations) for tape in recorder.tapes)
-    assert 100 < grow + attach + (plain if kind == "greedy" else truncating + edit) <= MOST[kind]

@@ -1,7 +1,6 @@
 """Penalties and the like on all rows of a step: the same bits as row by row, for little more work."""
 
 import random
-from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -9,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from ssd.draft.protocol.messages import Open, Sampling, pack_ints
 from ssd.draft.server.device_steps import DeviceParts, DeviceSteps
@@ -20,7 +18,6 @@ from ssd.draft.server.steps import Steps
 from ssd.draft.tree.arrays import NumpyArrays, TorchArrays
 from ssd.draft.tree.children import ChildChooser, ChosenChildren, FixedChildren, LooseChildren, SamplingNeeds
 from ssd.draft.tree.forest import Forest
-from ssd.draft.tree.model import PrefillChunk
 from ssd.draft.tree.tables import Shape, Tables, TreeRows
 from ssd.kvcache.block_manager import BlockManager
 from ssd.sampling import History, SamplingRow
@@ -150,66 +147,3 @@ def test_rows_edited_together_have_the_bits_of_rows_edited_alone(made: Callable[
             scheduler.advance(session, n, [rng.randrange(vocab) for _ in range(rng.randint(1, 4))])
     assert children.num_changed > 100
     assert children.num_checked > children.num_changed, "no row was left as it is"
-
-
-class Work(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts torch's operations, and the numbers that they write to new memory."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.count: Counter[str] = Counter()
-
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        found = function(*args, **kwargs or {})
-        self.count["operations"] += 1
-        storages = {each.untyped_storage().data_ptr() for each in args if isinstance(each, Tensor)}
-        if isinstance(found, Tensor) and found.untyped_storage().data_ptr() not in storages:
-            self.count["numbers"] += found.numel()
-        return found
-
-
-class WideModel:
-    """Logits over a wide vocabulary, made before the work is counted."""
-
-    def __init__(self, vocab: int) -> None:
-        self._known = torch.randn(8, vocab, generator=torch.Generator().manual_seed(0)) * 3
-
-    def forward(self, rows: TreeRows, tables: Tables, chunks: Sequence[PrefillChunk]) -> Tensor:
-        return torch.from_numpy(self._known.numpy()[rows.token[rows.attaches] % 8])
-
-    def move(self, moves: Any) -> None:
-        pass
-
-
-def work_of_a_step(width: int, asked: dict[str, Any]) -> Counter[str]:
-    vocab, texts = 32_000, width // 4
-    shape = shape_of(texts, width, lookup=0)
-    scheduler = DraftScheduler(
-        HostSteps(Forest(NumpyArrays(), shape), WideModel(vocab), LooseChildren(4)),
-        BlockManager(NUM_BLOCKS, BLOCK),
-        HostLimits(1 << 20, MAX_LEN),
-        clock=lambda: 0.0,
-    )
-    for number in range(texts):
-        prompt = [(31 * number + 7 * place) % vocab for place in range(64)]
-        opening = Open(number, 1, pack_ints(prompt), 64, MAX_LEN, LOOKAHEAD, Sampling(seed=number, **asked))
-        scheduler.open(DraftSession(opening, MAX_LEN, vocab))
-    for _ in range(3):
-        scheduler.grow()
-    work = Work()
-    with work:
-        _frames, num_rows = scheduler.grow()
-    assert num_rows == width
-    return work.count
-
-
-@pytest.mark.parametrize(
-    "plain", [{}, {"temperature": 0.7, "top_p": 0.8, "top_k": 20}], ids=["greedy", "cut"]
-)
-def test_penalties_cost_a_few_operations_however_many_rows_have_them(plain: dict[str, Any]) -> None:
-    """And none that goes over a vocabulary: a copy of the rows would double what a greedy step computes."""
-    more = {**PENALISED, "min_tokens": 100, "end_ids": [2], "bad_word_ids": [[11, 12]]}
-    for width in (12, 64):
-        without, edited = (work_of_a_step(width, asked) for asked in (plain, plain | more))
-        assert edited["operations"] < without["operations"] + 60
-        assert edited["numbers"] < 1.5 * without["numbers"] + 1000 * width

@@ -8,12 +8,10 @@ from pathlib import Path
 import pytest
 
 from ssd.draft.protocol.messages import CREDIT, Sampling
-from ssd.draft.server.scheduler import OutOfTrees
 from ssd.draft.server.session import DraftSession
 from ssd.kvcache.block_manager import OutOfBlocks
 from ssd.runtime.loading import LoadedModel
 from tests.draft.tree.real import (
-    CHUNK,
     END,
     LOOKAHEAD,
     VOCAB,
@@ -137,86 +135,6 @@ def test_children_are_right_where_no_two_blocks_are_neighbours(bench: Bench) -> 
     assert all(b - a != 1 for a, b in pairwise(table))
 
 
-def test_a_closed_sequence_gives_back_its_tree(bench: Bench, draft: LoadedModel) -> None:
-    """As many sequences as there are trees, then one more: it waits until another goes."""
-    for session_id in range(draft.pool.shape.num_trees):
-        bench.open(session_id, words(random.Random(session_id), 3))
-    with pytest.raises(OutOfTrees):
-        bench.open(99, [1, 2, 3])
-    bench.scheduler.check_integrity()
-    bench.scheduler.close(bench.sessions[0])
-    del bench.sessions[0]
-    bench.open(100, [1, 2, 3])
-    bench.close()
-
-
-def test_a_prompt_is_read_in_chunks(bench: Bench) -> None:
-    bench.open(0, words(random.Random(5), 40))
-    seen = []
-    for _ in range(3):
-        frames, num_rows = bench.step()
-        seen.append((bench.num_computed(0), num_rows, 0 if frames is None else len(frames.new.rows)))
-    assert seen == [(16, 16, 0), (32, 16, 0), (40, 8, 1)]
-
-
-def test_a_prompt_that_is_read_starves_nobodys_tree(bench: Bench) -> None:
-    rng = random.Random(18)
-    bench.open(0, words(rng, 5))
-    bench.step()
-    bench.step()
-    bench.open(1, words(rng, 40))
-    before = bench.num_grown(0)
-    assert bench.step()[1] == CHUNK + bench.shape.width
-    assert bench.num_grown(0) == before + bench.shape.width
-
-
-def test_what_a_text_has_gained_counts_towards_the_width(bench: Bench) -> None:
-    rng = random.Random(19)
-    for session_id in range(2):
-        bench.open(session_id, words(rng, 5))
-    for _ in range(3):
-        bench.step()
-    bench.outcome(0, [END + 7, END + 8])
-    assert bench.step()[1] == bench.shape.width
-
-
-def test_a_known_prefix_is_not_read_again(bench: Bench) -> None:
-    prompt = words(random.Random(7), 17)
-    bench.open(0, prompt)
-    bench.step()
-    bench.step()
-    bench.open(1, prompt)
-    assert bench.num_computed(1) == 16
-    assert bench.step()[1] == 1 + bench.shape.width
-    assert bench.num_computed(1) == 17
-
-
-def test_width_and_room_hold(bench: Bench) -> None:
-    rng = random.Random(8)
-    for session_id in range(3):
-        bench.open(session_id, words(rng, 3))
-    num_rows = 1
-    while num_rows:
-        _frames, num_rows = bench.step()
-        assert num_rows <= max(bench.shape.width, 9)
-    assert [bench.num_grown(each) for each in range(3)] == [bench.shape.slots] * 3
-
-
-def test_runs_keep_within_the_room_of_a_tree(
-    draft: LoadedModel, reference: Reference, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    oracle = Oracle(reference, random.Random(0), truth=1.0)
-    monkeypatch.setattr(DraftSession, "guess", lambda self, *said: oracle.guess(self, *said))
-    bench = Bench(draft, reference, real_shape(draft, lookup=5, slots=4))
-    bench.open(0, words(random.Random(1), 5))
-    num_rows = 1
-    while num_rows:
-        _frames, num_rows = bench.step()
-        assert num_rows <= 5 + 4, "the prompt, and a run as long as there are slots"
-    assert bench.num_grown(0) == 4
-    bench.close()
-
-
 def test_nothing_is_grown_deeper_than_twice_the_lookahead(draft: LoadedModel, reference: Reference) -> None:
     bench = Bench(draft, reference, real_shape(draft, children=1, slots=64))
     bench.open(0, words(random.Random(9), 3))
@@ -237,37 +155,6 @@ def test_without_credit_nothing_grows_and_no_root_is_read(draft: LoadedModel, re
     session.note_arrival(CREDIT)
     bench.step()
     assert bench.num_computed(0) == 4
-
-
-def test_who_is_told_to_look_further_ahead_has_more_credit(draft: LoadedModel, reference: Reference) -> None:
-    """It is far away: more frames are under way before there is word of any."""
-    bench = Bench(draft, reference, real_shape(draft, width=1, slots=120))
-    session = bench.open(0, words(random.Random(11), 3), lookahead=24)
-    while bench.step(is_heard=False)[1]:
-        pass
-    assert session.num_sent == 4 * 24 > CREDIT
-    bench.close()
-
-
-def test_a_text_that_has_gained_more_than_the_tables_remember_is_read_apart(
-    draft: LoadedModel, reference: Reference
-) -> None:
-    """Nothing is heard of its frames for a while, and its text goes on: further than the ring reaches."""
-    bench = Bench(draft, reference, real_shape(draft, width=1, slots=100))
-    rng = random.Random(12)
-    session = bench.open(0, words(rng, 3))
-    while bench.step(is_heard=False)[1]:
-        pass
-    for count in (5, 12, 3, 9):  # Some longer than what is applied at once.
-        bench.outcome(0, words(rng, count))
-    assert bench.step() == (None, 0)
-    assert len(session.tokens) - bench.num_computed(0) > bench.shape.ring
-    session.note_arrival(CREDIT)
-    before = bench.num_compared
-    assert [bench.step()[1] for _ in range(2)] == [CHUNK, 29 - CHUNK]
-    assert bench.num_computed(0) == len(session.tokens)
-    assert bench.num_compared == before + 1
-    bench.close()
 
 
 def test_a_text_without_blocks_loses_its_tree_and_goes_on_when_there_are_some(
@@ -304,20 +191,6 @@ def test_a_text_without_blocks_loses_its_tree_and_goes_on_when_there_are_some(
     bench.close()
 
 
-def test_an_out_of_sync_sequence_that_lacks_blocks_starves_nobody(
-    draft: LoadedModel, reference: Reference
-) -> None:
-    bench = Bench(draft, reference, num_blocks=3)
-    bench.open(0, words(random.Random(14), 12))
-    bench.step()
-    bench.outcome(0, [5])
-    bench.scheduler.advance(bench.sessions[0], 3, [6])
-    while bench.step()[1]:
-        pass
-    assert bench.sessions[0].is_out_of_sync
-    assert not bench.scheduler.is_starved
-
-
 def test_a_sequence_beyond_the_context_is_refused(bench: Bench) -> None:
     rng = random.Random(13)
     with pytest.raises(ValueError, match="context ends at 200"):
@@ -330,13 +203,6 @@ def test_a_sequence_beyond_the_context_is_refused(bench: Bench) -> None:
     with pytest.raises(ValueError, match="context ends at 200"):
         bench.scheduler.advance(bench.sessions[0], 1, words(rng, 64))
     bench.close()
-
-
-def test_nothing_is_grown_beyond_what_is_asked_for(bench: Bench) -> None:
-    bench.open(0, words(random.Random(14), 10), max_len=13)
-    for _ in range(12):
-        bench.step()
-    assert max(map(len, bench.paths(0))) == 2
 
 
 def test_a_sequence_that_does_not_fit_is_refused_and_leaves_nothing(bench: Bench) -> None:
