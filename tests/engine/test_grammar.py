@@ -9,6 +9,7 @@ import pytest
 from tokenizers import AddedToken
 
 from ssd import LLM, Grammar, SamplingParams
+from ssd.draft.client.controller import Controller
 from ssd.engine.grammar import GrammarCompiler
 from ssd.engine.grammar_source import source_of
 from ssd.sampling.constraint import GrammarError
@@ -72,8 +73,12 @@ def test_rows_with_and_without_a_grammar_share_a_step(llm: LLM) -> None:
     assert re.fullmatch("[ab]{4}", alone[1])
 
 
-def test_what_must_follow_is_proposed_without_asking_the_draft(llm: LLM) -> None:
+def test_what_must_follow_is_proposed_without_asking_the_draft(
+    llm: LLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whatever the draft says: but for the first, which comes with the prompt, nearly all at once."""
+    # On a busy machine the measured price of a drafted token may be more than the token is worth.
+    monkeypatch.setattr(Controller, "choose", lambda _self, chances, _num_rows: [*map(len, chances)])
     params = SamplingParams(temperature=1.0, seed=3, max_tokens=40, grammar=ONE_TEXT)
     [output] = llm.generate([PROMPTS[0]] * 3, params, use_tqdm=False)[-1].outputs
     assert output.text == "green and blue"

@@ -19,27 +19,11 @@ PORT = 7000
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """What a target did over some seconds."""
+    """The increase of a target's counts over some seconds."""
 
-    seconds: float
-    steps: int
-    rounds: int
     hits: int
-    late: int
-    unknown: int
-    unheard: int
     accepted: int
     waited: float
-    losses: int
-
-    @property
-    def hit_rate(self) -> float:
-        return self.hits / max(1, self.rounds)
-
-    @property
-    def pace(self) -> float:
-        """Verifications, as a share of those for which there was time."""
-        return self.steps * VERIFY / self.seconds
 
 
 class Target(Program):
@@ -55,15 +39,12 @@ class Target(Program):
         before, after = self.lines[first], self.lines[-1]
         assert after["wrong"] == 0
         assert after["tokens"] > before["tokens"]
-        names = [name for name in Window.__dataclass_fields__ if name != "seconds"]
-        return Window(after["at"] - before["at"], **{name: after[name] - before[name] for name in names})
+        return Window(*(after[name] - before[name] for name in ("hits", "accepted", "waited")))
 
-    def until_hits(self, patience: float) -> float:
-        """How many seconds it takes until there are hits again."""
-        started, before = time.monotonic(), self.now("hits")
+    def until_hits(self, patience: float) -> None:
+        before = self.now("hits")
         self.until(lambda: self.now("hits") > before + 5, patience)
         assert self.now("wrong") == 0
-        return time.monotonic() - started
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""A network of hosts for a test: programs run in them, and the line between two of them can be delayed or cut.
+"""A network of hosts for a test: programs run in them, and the lines between them can be delayed or cut.
 
     with Network("target", "draft") as network:
         network.between("target", "draft", Way(delay=0.005))
@@ -7,12 +7,14 @@
 Knows the relay (relay.py) and how a program enters a namespace. Does not know drafts.
 """
 
+import ctypes
 import json
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import permutations
 from pathlib import Path
 
@@ -21,6 +23,8 @@ import msgspec
 from tests.network.relay import Setting, Way
 
 _ROOT = Path(__file__).parents[2]
+_CLONE_NEWNET = 0x40000000
+_libc = ctypes.CDLL(None, use_errno=True)
 
 
 class NetworkError(RuntimeError):
@@ -67,8 +71,17 @@ class Network:
 
     def command(self, name: str, command: Sequence[str]) -> list[str]:
         """The command line that runs `command` on the host of this name."""
-        file = f"/proc/{self._relay.pid}/fd/{self._namespaces[self.address(name)]}"
-        return ["nsenter", f"--net={file}", *command]
+        return ["nsenter", f"--net={self._file(name)}", *command]
+
+    @contextmanager
+    def inside(self, name: str) -> Iterator[None]:
+        """The calling thread is on the host of this name, and so are threads that it starts there."""
+        with open("/proc/thread-self/ns/net", "rb") as home:
+            _enter(self._file(name))
+            try:
+                yield
+            finally:
+                _enter(f"/proc/self/fd/{home.fileno()}")
 
     def one_way(self, source: str, destination: str, way: Way) -> None:
         """From one host to another, from now on."""
@@ -100,6 +113,16 @@ class Network:
     def __exit__(self, *error: object) -> None:
         self.close()
 
+    def _file(self, name: str) -> str:
+        """The open file of its namespace."""
+        return f"/proc/{self._relay.pid}/fd/{self._namespaces[self.address(name)]}"
+
     def _read_line(self) -> bytes:
         assert self._relay.stdout is not None
         return self._relay.stdout.readline()
+
+
+def _enter(file: str) -> None:
+    with open(file, "rb") as opened:
+        if _libc.setns(opened.fileno(), _CLONE_NEWNET):
+            raise OSError(ctypes.get_errno(), f"{file} cannot be entered")

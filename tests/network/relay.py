@@ -69,7 +69,7 @@ class Relay:
 
 
 def make_host(address: str) -> tuple[int, int]:
-    """A network namespace and its device, as open files. The calling thread is in the namespace afterwards."""
+    """A network namespace and its device, as open files. The calling thread is in it afterwards."""
     if _libc.unshare(_CLONE_NEWNET):
         raise OSError(ctypes.get_errno(), "no network namespace can be made")
     device = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)

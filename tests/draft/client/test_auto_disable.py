@@ -43,22 +43,6 @@ def test_a_draft_that_is_right_never_rests_and_success_is_remembered() -> None:
     assert steps_of_rest(worth) == 128
 
 
-def test_one_success_in_the_first_rounds_saves_a_trial_and_a_good_draft_may_fail_for_long() -> None:
-    lucky, good = AutoDisable(), AutoDisable()
-    lucky.note_round(3)
-    assert rounds_until_rest(lucky) > 40
-    rounds_until_rest(good, accepted=2)
-    assert rounds_until_rest(good) > 60
-
-
-def test_rounds_do_not_count_while_it_rests() -> None:
-    worth = AutoDisable()
-    rounds_until_rest(worth)
-    for _ in range(100):
-        worth.note_round(5)
-    assert steps_of_rest(worth) == 128
-
-
 @pytest.mark.parametrize(("every", "rests"), [(10, False), (30, True)])
 def test_where_the_border_lies(every: int, rests: bool) -> None:
     worth, has_rested = AutoDisable(), False

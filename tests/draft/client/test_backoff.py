@@ -7,7 +7,7 @@ import pytest
 
 from ssd.draft.client.client import DraftClient
 from ssd.draft.client.connection import FixedSources
-from ssd.draft.client.replica import FIRST_DELAY, LONGEST_DELAY, Backoff
+from ssd.draft.client.replica import FIRST_DELAY, LONGEST_DELAY
 from ssd.draft.protocol.messages import Hello
 from tests.draft.client.test_pool import Draft, Pool
 from tests.draft.client.test_reconnect import HELLO
@@ -48,12 +48,6 @@ def test_targets_of_one_draft_do_not_come_at_once() -> None:
     assert first == pytest.approx([0.4, 1.0, 1.8], abs=0.1)
 
 
-def test_after_a_long_life_a_draft_is_tried_again_soon() -> None:
-    found = gaps(tries(lambda: 1.0, seconds=60.0, lives=12.0))
-    assert len(found) >= 3
-    assert found == pytest.approx([12.0 + FIRST_DELAY] * len(found), abs=0.1)
-
-
 def test_a_source_that_fails_is_asked_ever_more_seldom() -> None:
     pool = Pool()
 
@@ -71,12 +65,3 @@ def test_a_source_that_fails_is_asked_ever_more_seldom() -> None:
         pool.now += 0.05
     # 0.25 + 0.5 + … + 8 s, then every 10.
     assert draft.num_tries == 10
-
-
-def test_nobody_waits_longer_than_the_bound() -> None:
-    now = 0.0
-    retry = Backoff(lambda: now, lambda: 1.0)
-    for _ in range(50):
-        retry.note_failure()
-    now = LONGEST_DELAY
-    assert retry.is_due

@@ -63,25 +63,6 @@ def test_chances_count_from_the_new_root() -> None:
     assert chances == pytest.approx([0.5])
 
 
-def test_another_epoch_means_nothing() -> None:
-    mirror = Mirror(2)
-    mirror.take(nodes(0, 0, 0, (0, 1, [11]), epoch=1))
-    mirror.take(nodes(0, 0, 0, (0, 1, [11]), epoch=3))
-    assert (mirror.num_frames, mirror.content, mirror.is_out_of_sync) == (0, [], False)
-
-
-def test_a_frame_that_came_before_is_dropped() -> None:
-    mirror = fresh_mirror()
-    mirror.take(nodes(1, 0, 0, (2, 6, [16])))
-    assert (mirror.num_frames, len(mirror.content), mirror.is_out_of_sync) == (2, 5, False)
-
-
-def test_a_frame_from_the_future_is_dropped() -> None:
-    mirror = fresh_mirror()
-    mirror.take(nodes(2, 1, 1, (2, 6, [16])))
-    assert (mirror.num_frames, len(mirror.content), mirror.is_out_of_sync) == (2, 5, False)
-
-
 def test_a_gap_tears_and_the_whole_tree_mends() -> None:
     mirror = fresh_mirror()
     mirror.take(nodes(3, 0, 0, (2, 8, [16])))
@@ -99,21 +80,6 @@ def test_a_gap_tears_and_the_whole_tree_mends() -> None:
     assert checked(mirror).speculation(9)[0] == [17, 18]
 
 
-def test_children_of_a_lost_branch_are_dropped() -> None:
-    mirror = fresh_mirror()
-    mirror.advance([11, 20])
-    mirror.take(nodes(2, 0, 0, (2, 6, [16]), (4, 7, [17])))
-    assert (checked(mirror).content, mirror.is_out_of_sync) == ([], False)
-
-
-def test_a_late_frame_names_the_root() -> None:
-    mirror = fresh_mirror()
-    assert mirror.advance([11, 14, 21]) is Knowledge.LATE
-    mirror.take(nodes(2, 0, 0, (4, 6, [20, 21]), (7, 8, [22])))
-    assert checked(mirror).root_id == 7
-    assert mirror.speculation(9)[0] == [22]
-
-
 def test_a_late_frame_names_the_root_several_tokens_on() -> None:
     mirror = fresh_mirror()
     assert mirror.advance([12, 21]) is Knowledge.LATE
@@ -122,13 +88,6 @@ def test_a_late_frame_names_the_root_several_tokens_on() -> None:
     mirror.take(nodes(3, 0, 0, (7, 8, [22, 23]), (8, 10, [24])))
     assert checked(mirror).root_id == 8
     assert mirror.speculation(9)[0] == [24]
-
-
-def test_a_frame_before_the_first_outcome_may_come_after_it() -> None:
-    mirror = Mirror(1)
-    assert mirror.advance([11, 14]) is Knowledge.UNHEARD
-    mirror.take(nodes(0, 0, 0, (0, 1, [11, 12]), (1, 3, [14])))
-    assert checked(mirror).root_id == 3
 
 
 def test_a_draft_that_lags_behind_a_miss_is_still_understood() -> None:
