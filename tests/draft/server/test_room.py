@@ -91,36 +91,6 @@ def test_a_full_cache_is_no_deadlock(draft: LoadedModel) -> None:
     assert client.paths([declined], 1)[0].tokens, "there is room again"
 
 
-def test_who_comes_while_the_cache_is_full_is_taken_in_when_there_is_room(draft: LoadedModel) -> None:
-    source = Draft(draft, num_blocks=12)
-    client = connected(source)
-    for key, token in (("early", 5), ("late", 6)):
-        client.follow(key, [token] * 40, 40, Sampling(seed=1), 100)
-        rounds(source, client, 10)
-    assert [bool(path.tokens) for path in client.paths(["early", "late"], 1)] == [True, False]
-    client.forget("early")
-    rounds(source, client, 10)
-    assert client.paths(["late"], 1)[0].tokens
-
-
-def test_who_finds_no_tree_is_told_why_and_taken_in_when_one_is_free(
-    draft: LoadedModel, caplog: pytest.LogCaptureFixture
-) -> None:
-    source = Draft(draft, num_blocks=100)
-    client = connected(source)
-    keys = [f"t{number}" for number in range(draft.pool.shape.num_trees + 1)]
-    for key in keys:
-        client.follow(key, [5, 6, 7], 3, Sampling(seed=1), 100)
-    with caplog.at_level("INFO"):
-        rounds(source, client, 10)
-    assert "--max-num-seqs" in caplog.text
-    known = [bool(path.tokens) for path in client.paths(keys, 1)]
-    assert known == [True] * (len(keys) - 1) + [False]
-    client.forget(keys[0])
-    rounds(source, client, 10)
-    assert client.paths(keys[-1:], 1)[0].tokens
-
-
 def test_a_step_of_the_draft_is_told_once(draft: LoadedModel) -> None:
     source = Draft(draft, num_blocks=12, clock=itertools.count(0.0).__next__)
     client = connected(source)

@@ -7,13 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from ssd.draft.protocol.messages import CREDIT, Sampling
+from ssd.draft.protocol.messages import Sampling
 from ssd.draft.server.session import DraftSession
-from ssd.kvcache.block_manager import OutOfBlocks
 from ssd.runtime.loading import LoadedModel
 from tests.draft.tree.real import (
     END,
-    LOOKAHEAD,
     VOCAB,
     Bench,
     Reference,
@@ -135,28 +133,6 @@ def test_children_are_right_where_no_two_blocks_are_neighbours(bench: Bench) -> 
     assert all(b - a != 1 for a, b in pairwise(table))
 
 
-def test_nothing_is_grown_deeper_than_twice_the_lookahead(draft: LoadedModel, reference: Reference) -> None:
-    bench = Bench(draft, reference, real_shape(draft, children=1, slots=64))
-    bench.open(0, words(random.Random(9), 3))
-    while bench.step()[1]:
-        pass
-    assert max(map(len, bench.paths(0))) == 2 * LOOKAHEAD + 2
-
-
-def test_without_credit_nothing_grows_and_no_root_is_read(draft: LoadedModel, reference: Reference) -> None:
-    bench = Bench(draft, reference, real_shape(draft, width=1, slots=100))
-    session = bench.open(0, words(random.Random(11), 3))
-    while bench.step(is_heard=False)[1]:
-        pass
-    assert session.num_sent == CREDIT
-    bench.outcome(0, [400])
-    assert bench.step() == (None, 0)
-    assert not bench.scheduler.is_starved
-    session.note_arrival(CREDIT)
-    bench.step()
-    assert bench.num_computed(0) == 4
-
-
 def test_a_text_without_blocks_loses_its_tree_and_goes_on_when_there_are_some(
     draft: LoadedModel, reference: Reference
 ) -> None:
@@ -203,28 +179,3 @@ def test_a_sequence_beyond_the_context_is_refused(bench: Bench) -> None:
     with pytest.raises(ValueError, match="context ends at 200"):
         bench.scheduler.advance(bench.sessions[0], 1, words(rng, 64))
     bench.close()
-
-
-def test_a_sequence_that_does_not_fit_is_refused_and_leaves_nothing(bench: Bench) -> None:
-    rng = random.Random(15)
-    for session_id in range(3):
-        bench.open(session_id, words(rng, 190))
-    with pytest.raises(OutOfBlocks):
-        bench.open(3, words(rng, 190))
-    bench.scheduler.check_integrity()
-    assert bench.scheduler.num_sessions == 3
-    bench.close()
-
-
-def test_nothing_follows_an_end(bench: Bench) -> None:
-    sampling = Sampling(seed=1, logit_bias=[(END, 100.0)], end_ids=[END])
-    bench.open(0, words(random.Random(16), 4), sampling)
-    for _ in range(6):
-        bench.step()
-    paths = bench.paths(0)
-    assert sum(path[-1] == END for path in paths) > 3, "every node's likeliest child is the end"
-    assert not any(END in path[:-1] for path in paths)
-    # The target may go on all the same.
-    bench.outcome(0, [END])
-    bench.step()
-    assert bench.paths(0)
