@@ -7,14 +7,12 @@
 Knows the relay (relay.py) and how a program enters a namespace. Does not know drafts.
 """
 
-import ctypes
 import json
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from itertools import permutations
 from pathlib import Path
 
@@ -23,8 +21,6 @@ import msgspec
 from tests.network.relay import Setting, Way
 
 _ROOT = Path(__file__).parents[2]
-_CLONE_NEWNET = 0x40000000
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 class NetworkError(RuntimeError):
@@ -73,16 +69,6 @@ class Network:
         """The command line that runs `command` on the host of this name."""
         return ["nsenter", f"--net={self._file(name)}", *command]
 
-    @contextmanager
-    def inside(self, name: str) -> Iterator[None]:
-        """The calling thread is on the host of this name, and so are threads that it starts there."""
-        with open("/proc/thread-self/ns/net", "rb") as home:
-            _enter(self._file(name))
-            try:
-                yield
-            finally:
-                _enter(f"/proc/self/fd/{home.fileno()}")
-
     def one_way(self, source: str, destination: str, way: Way) -> None:
         """From one host to another, from now on."""
         assert self._relay.stdin is not None
@@ -120,9 +106,3 @@ class Network:
     def _read_line(self) -> bytes:
         assert self._relay.stdout is not None
         return self._relay.stdout.readline()
-
-
-def _enter(file: str) -> None:
-    with open(file, "rb") as opened:
-        if _libc.setns(opened.fileno(), _CLONE_NEWNET):
-            raise OSError(ctypes.get_errno(), f"{file} cannot be entered")

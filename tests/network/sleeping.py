@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 from torch import Tensor
 
 from benchmarks.ruled import RuledModel, logits_of
-from ssd.attention.inputs import SequenceInput
 from ssd.draft.tree.model import PrefillChunk
 from ssd.draft.tree.tables import Tables, TreeRows
 from ssd.runtime.runner import FinishedStep, InFlightStep
@@ -30,19 +29,6 @@ class SleepingDraft(RuledModel):
     def forward(self, rows: TreeRows, tables: Tables, chunks: Sequence[PrefillChunk]) -> Tensor:
         ends = time.perf_counter() + self._seconds
         logits = super().forward(rows, tables, chunks)
-        time.sleep(max(0.0, ends - time.perf_counter()))
-        return logits
-
-
-class SleepingDrafter(RowRunner):
-    """The same draft for who drafts in turns with the target, in its process."""
-
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-
-    def forward(self, rows: Sequence[SequenceInput]) -> Tensor:
-        ends = time.perf_counter() + self._seconds
-        logits = logits_of(rows, errs=True)
         time.sleep(max(0.0, ends - time.perf_counter()))
         return logits
 
