@@ -24,7 +24,7 @@ CPU = torch.device("cpu")
 
 CASES = (
     AttentionCase(4, 2, 32, torch.float32, (CaseSequence(5, 3), CaseSequence(70, 4, 20))),
-    AttentionCase(2, 1, 64, torch.float16, (CaseSequence(700, 2),), deterministic=True),
+    AttentionCase(2, 1, 64, torch.float16, (CaseSequence(1030, 2),), deterministic=True),
     LogitsCase(2, 2049, truncates=True),
     LogitsCase(2, 700, head_tokens=True),
     RowsCase(2, 20, 1100, torch.float32),
