@@ -12,9 +12,11 @@ import pytest
 
 from tests.cli.fake_openai import FakeOpenAI
 from tests.server.process import serving
+from tests.server.reciter import write_reciter
 
 playwright = pytest.importorskip("playwright.sync_api")
 
+ORIGINS = ("hit", "backup", "target")
 PAGE = Path(__file__).parents[2] / "src/ssd/server/static/index.html"
 
 
@@ -48,9 +50,10 @@ def ask(page: Any, text: str, *, wait: bool = True) -> None:
         page.wait_for_selector("#send:not([disabled])")
 
 
-def test_with_the_real_server(browser: Any, tiny_llama: Path, tmp_path: Path) -> None:
-    """What the page reads is what the server says."""
-    with serving(tiny_llama, tmp_path / "log", draft=str(tiny_llama), mode="ssd") as served:
+def test_with_the_real_server(browser: Any, tmp_path: Path) -> None:
+    """The page has as many coloured tokens as the server counts as accepted."""
+    model = str(write_reciter(tmp_path / "model", [f"word{number} " for number in range(60)]))
+    with serving(Path(model), tmp_path / "log", draft=model, mode="ssd", lookahead=4) as served:
         opened = browser.new_page()
         opened.goto(served.url)
         opened.click("summary")
@@ -59,11 +62,16 @@ def test_with_the_real_server(browser: Any, tiny_llama: Path, tmp_path: Path) ->
         ask(opened, "Hi")
         assert opened.locator(".error").count() == 0
         shown = figures(opened)
+        drawn = {origin: opened.locator(f".assistant .{origin}").count() for origin in ORIGINS}
         opened.close()
+        accepted = served.metric("ssd_spec_decode_num_accepted_tokens_total")
     found = re.search(r"hits (\d+) % \((\d+) of (\d+)\)", shown)
     assert found, shown
     rate, hits, rounds = map(int, found.groups())
     assert rate == round(100 * hits / rounds)
+    assert sum(drawn.values()) == 40
+    assert drawn["hit"] > 0
+    assert drawn["hit"] + drawn["backup"] == accepted < 40
 
 
 def figures(page: Any) -> str:

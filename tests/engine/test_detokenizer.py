@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ssd.engine.detokenizer import Detokenizer
+from ssd.engine.detokenizer import Detokenizer, TextByToken
 from tests.tiny import tiny_tokenizer
 
 TOKENIZER = tiny_tokenizer()
@@ -54,3 +54,16 @@ def test_special_tokens_are_silent_unless_asked_for() -> None:
     for skip, expected in ((True, "ab"), (False, "ab</s>")):
         detokenizer = Detokenizer(TOKENIZER, (), skip_special_tokens=skip)
         assert "".join(detokenizer.add(token) for token in ids) + detokenizer.flush() == expected
+
+
+def test_divides_a_text_between_its_tokens() -> None:
+    """Also if the start of a stop string is held back until the next increment."""
+    ids = TOKENIZER("The quick", add_special_tokens=False).input_ids
+    texts = [TOKENIZER.decode([each]) for each in ids]
+    whole = "".join(texts)
+    divided = TextByToken(TOKENIZER, (), skip_special_tokens=True)
+    assert divided.divide(whole, ids) == texts
+    *first, last = texts
+    assert divided.divide(whole[: -len(last)], ids) == [*first, ""]
+    assert divided.divide(last + whole, ids) == [last + texts[0], *texts[1:]]
+    assert divided.divide("", ()) == []

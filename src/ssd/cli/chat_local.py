@@ -101,20 +101,15 @@ class Pieces:
     """Splits an increment's text at its tokens, so that each piece has one origin."""
 
     def __init__(self, tokenizer: Any, prompt: list[int]) -> None:
-        from ssd.engine.detokenizer import Detokenizer
+        from ssd.engine.detokenizer import TextByToken
 
-        self._detokenizer = Detokenizer(tokenizer, prompt, skip_special_tokens=True)
+        self._texts = TextByToken(tokenizer, prompt, skip_special_tokens=True)
 
     def of(self, increment: Increment) -> list[Piece]:
-        text, pieces = increment.text, []
-        for token, origin in zip(increment.token_ids, increment.origins, strict=True):
-            length = len(self._detokenizer.add(token))
-            pieces.append(Piece(text[:length], origin, num_tokens=1))
-            text = text[length:]
-        if text:
-            # Text that the detokenizer held back until the answer ended.
-            pieces.append(Piece(text, pieces[-1].origin if pieces else None))
-        return pieces
+        texts = self._texts.divide(increment.text, increment.token_ids)
+        if not texts:
+            return [Piece(increment.text)] if increment.text else []
+        return [Piece(text, origin, 1) for text, origin in zip(texts, increment.origins, strict=True)]
 
 
 def _usage(before: SpeculationStats, after: SpeculationStats, num_tokens: int, *, mode: Mode) -> AnswerStats:

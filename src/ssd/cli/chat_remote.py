@@ -129,7 +129,7 @@ def _pieces(choice: Any) -> Iterator[Piece]:
     if thought:
         yield Piece(thought, num_tokens=len(origins), is_thought=True)
     if delta.content:
-        yield Piece(delta.content, origins[0], num_tokens=len(origins))
+        yield Piece(delta.content, origins[-1], num_tokens=len(origins))
 
 
 def _usage(usage: Any) -> AnswerStats:

@@ -5,6 +5,7 @@ once later tokens can no longer change it.
 """
 
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from typing import Any
 
 _CONTEXT_TOKENS = 6
@@ -51,6 +52,26 @@ class Detokenizer:
 
     def _decode(self, tokens: list[int]) -> str:
         return self._decode_ids(tokens, skip_special_tokens=self._skip_special_tokens)
+
+
+class TextByToken:
+    """Divides the text of increments between their tokens."""
+
+    def __init__(self, tokenizer: Any, prompt: Sequence[int], *, skip_special_tokens: bool) -> None:
+        self._detokenizer = Detokenizer(tokenizer, prompt, skip_special_tokens=skip_special_tokens)
+        self._num_held = 0
+        """Characters of earlier tokens that no increment has had: they may begin a stop string."""
+
+    def divide(self, text: str, token_ids: Sequence[int]) -> list[str]:
+        """One text for each token; joined they are `text`."""
+        lengths = [len(self._detokenizer.add(token)) for token in token_ids]
+        if not lengths:
+            return []
+        lengths[0] += self._num_held
+        self._num_held = max(0, sum(lengths) - len(text))
+        lengths[-1] += len(text)  # The last token also has the text that the end releases.
+        ends = list(accumulate(lengths))
+        return [text[end - length : end] for end, length in zip(ends, lengths, strict=True)]
 
 
 def _decoder(tokenizer: Any) -> Callable[..., str]:

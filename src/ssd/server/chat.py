@@ -2,13 +2,14 @@
 
 import time
 import uuid
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from msgspec import UnsetType
 
+from ssd.engine.detokenizer import TextByToken
 from ssd.engine.outputs import CompletionOutput, Increment, Origin, RequestOutput, VerifiedTree
 from ssd.engine.prompts import Message
 from ssd.engine.request import Request
@@ -114,18 +115,19 @@ class ChatJob:
         return [self._choice(output, each) for each in output.outputs]
 
     async def chunks(self) -> AsyncGenerator[ChatChunk, None]:
-        growing = [_Growing(index, self.splitter(), self.body) for index in range(self.params.n)]
+        growing = [_Growing(index, self) for index in range(self.params.n)]
         async with aclosing(self.serving.events([self.request])) as events:
             async for _number, event in events:
                 if isinstance(event, RequestOutput):
                     self.finished.append(event)
                     check_complete(event)
                 else:
-                    self.num_generated += len(event.token_ids)
-                    choice = growing[event.index].take(event, self.serving)
-                    if choice is not None:
-                        usage = usage_of_chunk(self.body, self.requests, self.num_generated)
-                        yield self._chunk([choice], usage)
+                    for part in growing[event.index].parts(event):
+                        self.num_generated += len(part.token_ids)
+                        choice = growing[event.index].take(part, self.serving)
+                        if choice is not None:
+                            usage = usage_of_chunk(self.body, self.requests, self.num_generated)
+                            yield self._chunk([choice], usage)
         if self.body.includes_usage:
             yield self._chunk([], usage_of(self.finished))
 
@@ -164,15 +166,42 @@ class ChatJob:
 class _Growing:
     """Builds the chunks of one choice of a stream."""
 
-    def __init__(self, index: int, splitter: Splitter, body: ChatCompletionRequest) -> None:
-        self._index, self._splitter = index, splitter
+    def __init__(self, index: int, job: ChatJob) -> None:
+        self._index, self._splitter, self._body = index, job.splitter(), job.body
+        self._texts = TextByToken(
+            job.serving.llm.tokenizer,
+            job.request.prompt_token_ids,
+            skip_special_tokens=job.params.skip_special_tokens,
+        )
         self._num_calls = 0
         self._has_begun = False
         self._scored: list[TokenLogprobs] = []
         """Log-probabilities of tokens whose text is still held back."""
-        self._body = body
         self._origins: list[Origin] = []
         self._trees: list[VerifiedTree] = []
+
+    def parts(self, increment: Increment) -> Iterator[Increment]:
+        """The increment, or one for each of its tokens if the client wants to know their origins."""
+        if not self._body.return_origins:
+            yield increment
+            return
+        texts = self._texts.divide(increment.text, increment.token_ids)
+        if len(texts) < 2:
+            yield increment
+            return
+        for place, text in enumerate(texts):
+            is_last = place == len(texts) - 1
+            here = slice(place, place + 1)
+            yield replace(
+                increment,
+                text=text,
+                token_ids=increment.token_ids[here],
+                logprobs=None if increment.logprobs is None else increment.logprobs[here],
+                finish_reason=increment.finish_reason if is_last else None,
+                stop_reason=increment.stop_reason if is_last else None,
+                origins=increment.origins[here],
+                trees=() if place else increment.trees,
+            )
 
     def take(self, increment: Increment, serving: Serving) -> DeltaChoice | None:
         """The chunk to send after an increment; None while its text is held back."""
