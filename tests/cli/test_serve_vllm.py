@@ -95,14 +95,14 @@ def test_options_have_their_flags() -> None:
     said = (
         "--max-model-len 4096 --max-num-seqs 8 --max-num-batched-tokens 1024 --block-size 32 --dtype float32 "
         "--kv-cache-bytes 1000000 --hf-cache /models --served-model-name mine --port 80 --host 0.0.0.0 "
-        "--no-enable-prefix-caching --enable-chunked-prefill --drain-seconds 2.5 -tp 2 --otlp-endpoint http://o"
+        "--no-enable-prefix-caching --enable-chunked-prefill --drain-seconds 2.5 -tp 2"
     )
     draft, vllm = printed("org/model@v1", "--draft", "small", *said.split(), "--lookahead", "6")
     expected = (
         "--revision v1 --host 0.0.0.0 --port 80 --shutdown-timeout 3 --max-model-len 4096 --max-num-seqs 8 "
         "--max-num-batched-tokens 1024 --enable-chunked-prefill --no-enable-prefix-caching --block-size 32 "
         "--kv-cache-memory-bytes 1000000 --dtype float32 --download-dir /models --served-model-name mine "
-        "--otlp-traces-endpoint http://o --tensor-parallel-size 2 --worker-cls"
+        "--tensor-parallel-size 2 --worker-cls"
     )
     assert " ".join(vllm).startswith(f"vllm serve org/model {expected}")
     assert json.loads(value(vllm, "--speculative-config"))["num_speculative_tokens"] == 6

@@ -53,7 +53,7 @@ def ask(page: Any, text: str, *, wait: bool = True) -> None:
 def test_with_the_real_server(browser: Any, tmp_path: Path) -> None:
     """The page has as many coloured tokens as the server counts as accepted."""
     model = str(write_reciter(tmp_path / "model", [f"word{number} " for number in range(60)]))
-    with serving(Path(model), tmp_path / "log", draft=model, mode="ssd", lookahead=4) as served:
+    with serving(Path(model), tmp_path / "log", draft=model, mode="sd", lookahead=4) as served:
         opened = browser.new_page()
         opened.goto(served.url)
         opened.click("summary")
@@ -61,17 +61,11 @@ def test_with_the_real_server(browser: Any, tmp_path: Path) -> None:
             opened.fill(f"#{name}", value)
         ask(opened, "Hi")
         assert opened.locator(".error").count() == 0
-        shown = figures(opened)
         drawn = {origin: opened.locator(f".assistant .{origin}").count() for origin in ORIGINS}
         opened.close()
         accepted = served.metric("ssd_spec_decode_num_accepted_tokens_total")
-    found = re.search(r"hits (\d+) % \((\d+) of (\d+)\)", shown)
-    assert found, shown
-    rate, hits, rounds = map(int, found.groups())
-    assert rate == round(100 * hits / rounds)
     assert sum(drawn.values()) == 40
-    assert drawn["hit"] > 0
-    assert drawn["hit"] + drawn["backup"] == accepted < 40
+    assert 0 < drawn["hit"] == accepted < 40
 
 
 def figures(page: Any) -> str:

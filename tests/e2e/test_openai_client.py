@@ -69,13 +69,6 @@ def formed(server: ServerProcess, **settings: Any) -> dict[str, Any]:
     }
 
 
-def tokenized(server: ServerProcess) -> dict[str, Any]:
-    ids = server.http.post("/tokenize", json={"messages": MESSAGES}).json()["tokens"]
-    text = server.http.post("/detokenize", json={"tokens": ids}).json()["prompt"]
-    answer = server.openai.completions.create(**MODEL, prompt=ids, **GREEDY, max_tokens=6)
-    return {"ids": ids, "text": text, "answer": answer.choices[0].text}
-
-
 def answers(server: ServerProcess) -> dict[str, Any]:
     chat = server.openai.chat.completions.create
     greedy: Any = {**GREEDY, "max_tokens": 24}
@@ -92,7 +85,6 @@ def answers(server: ServerProcess) -> dict[str, Any]:
     return {
         "formed": formed(server, response_format=FORM),
         "called": formed(server, tools=TOOLS, tool_choice="required"),
-        "tokenized": tokenized(server),
         "streamed": streamed(server, **greedy, **scored),
         "stop": stop,
         "stopped": streamed(server, **greedy, stop=[stop]),
@@ -137,7 +129,7 @@ def test_a_stream_is_the_whole_answer(by_mode: dict[str, dict[str, Any]], mode: 
 
 def test_drafted_answers_are_those_of_the_target_alone(by_mode: dict[str, dict[str, Any]]) -> None:
     alone, drafted = by_mode["ar"], by_mode["ssd"]
-    for name in ("whole", "whole logprobs", "several", "text", "plain", "tokenized"):
+    for name in ("whole", "whole logprobs", "several", "text", "plain"):
         assert drafted[name] == alone[name], name
     for name in ("text", "logprobs", "reason", "tokens"):
         assert drafted["streamed"][name] == alone["streamed"][name], name

@@ -4,12 +4,14 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tokenizers import AddedToken
 from transformers import AutoTokenizer
 
 from tests.server.process import ServerProcess, serving
+from tests.server.reciter import PIECES, write_reciter
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -32,11 +34,35 @@ def forcing(tiny_llama: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 
 @pytest.fixture(scope="session")
-def forcing_llama3(tiny_llama: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    """And one that takes it to write them as Llama 3 does."""
+def guarded(tiny_llama: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """Has two keys, and a model that writes calls as Llama 3 does."""
     model = knowing_tools(tiny_llama, tmp_path_factory.mktemp("llama-3-like"))
+    log = tmp_path_factory.mktemp("guarded") / "log"
+    settings = {"api_keys": ("first-key", "second-key"), "served_model_name": "tiny", "tool_format": "llama3"}
+    with serving(model, log, settings) as found:
+        yield found
+
+
+@pytest.fixture(scope="session")
+def reciter(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """Recites reasoning and calls, in turns with a draft that is always right."""
+    model = write_reciter(tmp_path_factory.mktemp("reciter"), PIECES)
     log = tmp_path_factory.mktemp("server") / "log"
-    with serving(model, log, {"served_model_name": "tiny", "tool_format": "llama3"}) as found:
+    drafting: dict[str, Any] = {"mode": "sd", "draft": str(model), "lookahead": 4}
+    with serving(model, log, {"served_model_name": "reciter"}, **drafting) as found:
+        yield found
+
+
+WORDY = "m" * 20_000
+"""The model's name: in every chunk, so that a short answer is more than sockets hold."""
+
+
+@pytest.fixture(scope="session")
+def hurried(tiny_llama: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """Waits a second for clients; its model's template has no tools."""
+    limits = {"header_seconds": 1.0, "body_seconds": 1.0, "write_seconds": 1.0, "max_connections": 64}
+    log = tmp_path_factory.mktemp("hurried") / "log"
+    with serving(tiny_llama, log, {**limits, "served_model_name": WORDY, "tool_format": "hermes"}) as found:
         yield found
 
 

@@ -11,6 +11,12 @@ from transformers import AutoModelForCausalLM
 
 from tests.tiny import CONFIGS, tiny_tokenizer
 
+PIECES = [
+    "<think>\n", "I won", "der.\n</th", "ink>\n", "\nLet me", " see.\n<tool", "_call>\n{",
+    '"name": "look", ', '"arguments": {"at"', ': "the sky"}', "}\n</tool_", "call>\n<tool_call>",
+    '{"name": "count"}</tool_call>',
+]  # fmt: skip
+"""An answer with reasoning and two calls, whose markers are cut anywhere."""
 _TEMPLATE = (
     "{% if tools %}Tools, to be called with <tool_call>: {{ tools | tojson }}\n{% endif %}"
     "{% for message in messages %}{{ message.role }}: {{ message.content }}"

@@ -1,7 +1,6 @@
 """Tools and reasoning over HTTP, with a model that recites them."""
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -9,42 +8,15 @@ import pytest
 from ssd.engine.outputs import VerifiedTree
 from ssd.server.chat import shown_trees
 from ssd.server.logprobs import TokenTexts
-from tests.server.process import ServerProcess, serving
-from tests.server.reciter import write_reciter
+from tests.server.process import ServerProcess
+from tests.server.reciter import PIECES
 from tests.tiny import tiny_tokenizer
 
-PIECES = [
-    *(
-        "<think>\n",
-        "I won",
-        "der.\n</th",
-        "ink>\n",
-        "\nLet me",
-        " see.\n<tool",
-        "_call>\n{",
-        '"name": "look", ',
-    ),
-    *(
-        '"arguments": {"at"',
-        ': "the sky"}',
-        "}\n</tool_",
-        "call>\n<tool_call>",
-        '{"name": "count"}</tool_call>',
-    ),
-]
 MESSAGES: Any = [{"role": "user", "content": "Look up."}]
 TOOLS: Any = [
     {"type": "function", "function": {"name": name, "parameters": {"type": "object", "properties": {}}}}
     for name in ("look", "count")
 ]
-
-
-@pytest.fixture(scope="module")
-def reciter(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    model = write_reciter(tmp_path_factory.mktemp("reciter"), PIECES)
-    log = tmp_path_factory.mktemp("log") / "log"
-    with serving(model, log, {"served_model_name": "reciter"}, dtype="float32") as server:
-        yield server
 
 
 def test_calls_and_reasoning_are_taken_out_of_the_text(reciter: ServerProcess) -> None:
@@ -90,19 +62,45 @@ def test_whoever_wants_one_call_at_a_time_gets_one(reciter: ServerProcess, strea
 
 
 def test_answers_and_chunks_say_where_their_tokens_came_from(reciter: ServerProcess) -> None:
-    body = {"messages": MESSAGES, "tools": TOOLS, "return_origins": True}
-    whole = reciter.http.post("/v1/chat/completions", json=body).json()["choices"][0]
-    assert whole["origins"] == ["target"] * (len(PIECES) + 1)  # Nobody drafts here.
-    lines = reciter.http.post("/v1/chat/completions", json={**body, "stream": True}).text.splitlines()
-    chunks = [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
-    choices = [choice for chunk in chunks for choice in chunk["choices"]]
-    assert [origin for choice in choices for origin in choice.get("origins", ())] == whole["origins"]
+    body = {"messages": MESSAGES, "tools": TOOLS, "return_origins": True, "temperature": 0}
+    answer = reciter.http.post("/v1/chat/completions", json=body).json()
+    whole = answer["choices"][0]
+    assert len(whole["origins"]) == len(PIECES) + 1
+    assert whole["origins"].count("hit") == answer["usage"]["speculation"]["accepted"] > 0
+    streamed = [choice.get("origins", ()) for choice in choices_of(reciter, body)]
+    assert [origin for origins in streamed for origin in origins] == whole["origins"]
     without = reciter.http.post("/v1/chat/completions", json={**body, "return_origins": False}).json()
     assert "origins" not in without["choices"][0]
 
 
+def test_each_token_is_streamed_with_its_own_origin(reciter: ServerProcess) -> None:
+    """Several tokens share a chunk only if the text of the first ones is held back."""
+    body = {"messages": MESSAGES, "temperature": 0}
+    plain = choices_of(reciter, body)
+    told = choices_of(reciter, {**body, "return_origins": True})
+    texts = ["".join(said(choice) for choice in choices) for choices in (plain, told)]
+    assert texts[0] == texts[1]
+    assert len(plain) < len(told)
+    shown = [(said(choice), choice["origins"]) for choice in told if said(choice)]
+    # After the reasoning nothing is held back: the pieces of the model, one by one.
+    assert [text for text, _ in shown][-8:] == PIECES[-8:]
+    assert [len(origins) for _, origins in shown][-8:] == [1] * 8
+    assert {origin for _, (*_, origin) in shown} == {"hit", "target"}
+
+
+def choices_of(server: ServerProcess, body: dict[str, Any]) -> list[dict[str, Any]]:
+    lines = server.http.post("/v1/chat/completions", json={**body, "stream": True}).text.splitlines()
+    chunks = [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
+    return [choice for chunk in chunks for choice in chunk["choices"]]
+
+
+def said(choice: dict[str, Any]) -> str:
+    delta = choice["delta"]
+    return str(delta.get("reasoning_content") or delta.get("content") or "")
+
+
 def test_trees_are_told_with_the_texts_of_their_tokens(reciter: ServerProcess) -> None:
-    body = {"messages": MESSAGES, "return_trees": True}
+    body = {"messages": MESSAGES, "return_trees": True, "temperature": 0}
     assert reciter.http.post("/v1/chat/completions", json=body).json()["choices"][0]["trees"] == []
     [shown] = shown_trees([VerifiedTree(4, (5, 6, 7), (-1, -1, 1), (1,))], TokenTexts(tiny_tokenizer()))
     assert (shown.start, shown.parents, shown.branch) == (4, (-1, -1, 1), (1,))

@@ -31,17 +31,21 @@ def text_part(text: str) -> dict[str, str]:
 
 
 def test_parts_of_text_are_joined_and_developer_is_system(server: ServerProcess) -> None:
-    parts = [
+    parts: Any = [
         {
             "role": "developer",
             "content": [{"type": "text", "text": "Be "}, {"type": "text", "text": "brief."}],
         },
         {"role": "user", "content": [text_part("The quick")]},
     ]
-    counts = [
-        server.http.post("/tokenize", json={"messages": each}).json()["tokens"] for each in (MESSAGES, parts)
+    answers = [
+        server.openai.chat.completions.create(model="tiny", messages=each, temperature=0, max_tokens=8)
+        for each in (MESSAGES, parts)
     ]
-    assert counts[0] == counts[1]
+    assert answers[0].choices == answers[1].choices
+    assert answers[0].usage is not None
+    assert answers[1].usage is not None
+    assert answers[0].usage.prompt_tokens == answers[1].usage.prompt_tokens
 
 
 def test_logprobs_have_tokens_bytes_and_alternatives(server: ServerProcess, llm: LLM) -> None:

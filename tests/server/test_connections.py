@@ -21,6 +21,7 @@ from starlette.types import Message, Receive, Scope, Send
 from ssd.config.server import ServerConfig
 from ssd.server.body import BoundedRoute
 from ssd.server.body_limit import BodyLimit
+from tests.server.conftest import WORDY
 from tests.server.process import ServerProcess, resident_bytes, serving, until
 
 UNREAD: dict[str, Any] = {
@@ -31,19 +32,9 @@ UNREAD: dict[str, Any] = {
     "logprobs": 20,
     "n": 2,
 }
-WORDY = "m" * 20_000
-"""The model's name: in every chunk, so that a short answer is more than sockets hold."""
 SHORT: dict[str, Any] = {"prompt": "Hi", "max_tokens": 2}
 MIB = 1 << 20
 JSON_TYPE = (b"content-type", b"application/json")
-
-
-@pytest.fixture(scope="module")
-def hurried(tiny_llama: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    limits = {"header_seconds": 1.0, "body_seconds": 1.0, "write_seconds": 1.0, "max_connections": 64}
-    log = tmp_path_factory.mktemp("hurried") / "log"
-    with serving(tiny_llama, log, {**limits, "served_model_name": WORDY}) as server:
-        yield server
 
 
 @contextlib.contextmanager
@@ -115,7 +106,7 @@ def test_an_unread_stream_gives_its_seats_back_when_the_engine_has_finished(
 @pytest.mark.parametrize("asked", ["a stream", "many pages"])
 def test_who_reads_nothing_is_left(hurried: ServerProcess, asked: str) -> None:
     """It kept its connection, and what was written for it, for ever."""
-    pages = b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n" * 200
+    pages = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n" * 200
     sent = request("/v1/completions", UNREAD) if asked == "a stream" else pages
     before = len(connections(hurried))
     with line_to(hurried, sent, room=4096):
@@ -157,10 +148,9 @@ def takes(line: socket.socket, sent: bytes) -> bool:
     return True
 
 
-@pytest.mark.parametrize("path", ["/v1/completions", "/tokenize"])
-def test_bodies_have_a_deadline(hurried: ServerProcess, path: str) -> None:
+def test_bodies_have_a_deadline(hurried: ServerProcess) -> None:
     """An unfinished body was waited for without end."""
-    with line_to(hurried, headers(path, 1000) + b'{"prompt":') as line:
+    with line_to(hurried, headers("/v1/completions", 1000) + b'{"prompt":') as line:
         answer = until_closed(line)
     assert answer.startswith(b"HTTP/1.1 408")
     assert b"body_seconds" in answer
@@ -172,7 +162,7 @@ def test_bodies_have_a_deadline(hurried: ServerProcess, path: str) -> None:
         ("GET", "/health", 200),
         ("GET", "/v1/models", 200),
         ("POST", "/nothing", 404),
-        ("PUT", "/tokenize", 405),
+        ("PUT", "/v1/completions", 405),
     ],
 )
 def test_no_body_is_read_where_none_is_used(
@@ -368,7 +358,7 @@ def test_a_body_is_not_held_while_its_answer_takes_its_time() -> None:
 
 
 def test_the_next_large_body_is_read_when_an_endpoint_has_the_one_before() -> None:
-    """The lane was held while an endpoint did its work: /tokenize of a long text held up all large bodies.
+    """The lane was held while an endpoint did its work, and a long text held up all large bodies.
     While a body is checked it is held."""
     inside: list[int] = []
     most: list[int] = []

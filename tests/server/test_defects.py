@@ -1,7 +1,6 @@
 """What goes wrong inside is not the caller's to mend, nor to read."""
 
 import asyncio
-import json
 import logging
 from collections.abc import AsyncGenerator
 from types import SimpleNamespace
@@ -12,13 +11,12 @@ import pytest
 
 from ssd.config.server import ServerConfig
 from ssd.errors import InvalidRequestError
-from ssd.server.answering import COMPLETIONS, Framing, send_events
+from ssd.server.answering import send_events
 from ssd.server.answers import Answer
 from ssd.server.app import build_app
 from ssd.server.completions import CompletionJob
 from ssd.server.gate import Gate
 from ssd.server.metrics import Metrics
-from ssd.server.responses import ResponseJob
 from ssd.server.serving import Serving
 
 SECRET = "block 7 is already free"
@@ -60,7 +58,7 @@ def test_what_is_meant_for_callers_is_told(monkeypatch: pytest.MonkeyPatch) -> N
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "top_p")
 
 
-def stream_of(error: Exception, framing: Framing) -> str:
+def stream_of(error: Exception) -> str:
     """Of a server whose work fails so after the first event."""
 
     async def events() -> AsyncGenerator[Answer, None]:
@@ -72,26 +70,14 @@ def stream_of(error: Exception, framing: Framing) -> str:
     async def send(message: Any) -> None:
         sent.append(message)
 
-    asyncio.run(send_events(send, events(), framing, keep_alive_seconds=60))
+    asyncio.run(send_events(send, events(), keep_alive_seconds=60))
     return b"".join(message.get("body", b"") for message in sent).decode()
 
 
 @pytest.mark.parametrize(("kind", "is_told"), [(ValueError, False), (InvalidRequestError, True)])
 def test_so_it_is_in_a_stream(kind: type[Exception], is_told: bool, caplog: pytest.LogCaptureFixture) -> None:
     """There an error is an event."""
-    text = stream_of(kind(SECRET), COMPLETIONS)
+    text = stream_of(kind(SECRET))
     assert (SECRET in text) is is_told
     assert (SECRET in caplog.text) is not is_told
     assert text.endswith("[DONE]\n\n")
-
-
-def test_a_stream_of_a_response_ends_with_its_error() -> None:
-    nothing: Any = None
-    text = stream_of(
-        InvalidRequestError("top_p=2: use less"), ResponseJob(nothing, nothing, "resp_1").framing
-    )
-    *_, last = text.removesuffix("\n\n").split("\n\n")
-    named, _, data = last.partition("\n")
-    assert named == "event: error"
-    told = json.loads(data.removeprefix("data: "))
-    assert (told["type"], told["message"], told["param"]) == ("error", "top_p=2: use less", "top_p")

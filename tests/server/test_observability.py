@@ -1,10 +1,5 @@
-"""Metrics and traces, as those who collect them see them."""
+"""Metrics, as those who collect them see them."""
 
-import gzip
-import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from importlib.util import find_spec
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,54 +14,9 @@ from ssd.server.gate import Gate
 from ssd.server.metrics import EngineFigures, Metrics
 from ssd.server.serving import Serving
 from ssd.worker.messages import Heartbeat
-from tests.server.process import ServerProcess, serving, until
-from tests.tiny import cut_layers, write_checkpoint
+from tests.server.process import ServerProcess, until
 
 BODY: dict[str, Any] = {"prompt": "The quick", "temperature": 0, "max_tokens": 40, "ignore_eos": True}
-
-
-class Collector(ThreadingHTTPServer):
-    """Takes traces on a real socket."""
-
-    daemon_threads = True
-
-    def __init__(self) -> None:
-        self.received: list[bytes] = []
-        super().__init__(("127.0.0.1", 0), _Takes)
-        threading.Thread(target=self.serve_forever, daemon=True).start()
-
-
-class _Takes(BaseHTTPRequestHandler):
-    server: Collector
-
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["Content-Length"]))
-        is_packed = self.headers["Content-Encoding"] == "gzip"
-        self.server.received.append(gzip.decompress(body) if is_packed else body)
-        self.send_response(200)
-        self.end_headers()
-
-    def log_message(self, *_arguments: object) -> None:
-        pass
-
-
-@pytest.fixture(scope="module")
-def collector() -> Iterator[Collector]:
-    started = Collector()
-    yield started
-    started.shutdown()
-
-
-@pytest.fixture(scope="module")
-def speculating(tmp_path_factory: pytest.TempPathFactory, collector: Collector) -> Iterator[ServerProcess]:
-    """In turns with a draft that is sometimes right; it sends traces where the extra for them is there."""
-    target = write_checkpoint("medium", tmp_path_factory.mktemp("target"))
-    draft = cut_layers(target, 2, tmp_path_factory.mktemp("draft"))
-    log = tmp_path_factory.mktemp("log") / "log"
-    traces = {"otlp_endpoint": f"http://127.0.0.1:{collector.server_port}"}
-    settings = traces if find_spec("opentelemetry.sdk") else {}
-    with serving(target, log, settings, mode="sd", draft=str(draft), lookahead=4) as server:
-        yield server
 
 
 def test_requests_are_counted_and_timed(server: ServerProcess) -> None:
@@ -130,26 +80,26 @@ def test_times_are_the_engines_own(server: ServerProcess) -> None:
         assert server.metric(line) - before[name] == pytest.approx(told[name], abs=1e-6)
 
 
-def test_speculation_is_counted_as_the_answer_tells_it(speculating: ServerProcess) -> None:
+def test_speculation_is_counted_as_the_answer_tells_it(reciter: ServerProcess) -> None:
     def figures() -> dict[str, float]:
         names = ("drafts", "draft_tokens", "accepted_tokens")
-        found = {name: speculating.metric(f"ssd_spec_decode_num_{name}_total") for name in names}
-        found["rounds"] = speculating.metric("ssd_rounds_total")
+        found = {name: reciter.metric(f"ssd_spec_decode_num_{name}_total") for name in names}
+        found["rounds"] = reciter.metric("ssd_rounds_total")
         length = "ssd_drafted_tokens_per_round"
-        found["undrafted"] = speculating.metric(f'{length}_bucket{{le="0.0"}}')
-        found["lengths"], found["sum"] = (speculating.metric(f"{length}_{name}") for name in ("count", "sum"))
+        found["undrafted"] = reciter.metric(f'{length}_bucket{{le="0.0"}}')
+        found["lengths"], found["sum"] = (reciter.metric(f"{length}_{name}") for name in ("count", "sum"))
         places = range(4)
         for place in places:
             label = f'ssd_spec_decode_num_accepted_tokens_per_pos_total{{position="{place}"}}'
             try:
-                found[str(place)] = speculating.metric(label)
+                found[str(place)] = reciter.metric(label)
             except KeyError:
                 found[str(place)] = 0
         return found
 
-    speculating.until_idle()
+    reciter.until_idle()
     before = figures()
-    told = speculating.http.post("/v1/completions", json=BODY).json()["usage"]["speculation"]
+    told = reciter.http.post("/v1/completions", json=BODY).json()["usage"]["speculation"]
     until(lambda: figures()["rounds"] - before["rounds"] == told["rounds"])
     grown = {name: value - before[name] for name, value in figures().items()}
     assert told["accepted"] > 0
@@ -163,44 +113,18 @@ def test_speculation_is_counted_as_the_answer_tells_it(speculating: ServerProces
     assert sum(grown[str(place)] for place in range(4)) == told["accepted"]
     assert grown["0"] >= grown["1"] >= grown["2"] >= grown["3"]
     for name in ("verify_seconds", "host_seconds", "engine_steps"):
-        assert speculating.metric(f"ssd_{name}_total") > 0
+        assert reciter.metric(f"ssd_{name}_total") > 0
 
 
-def test_speculation_can_be_turned_off_for_a_request(speculating: ServerProcess) -> None:
+def test_speculation_can_be_turned_off_for_a_request(reciter: ServerProcess) -> None:
     usual, plain = [
-        speculating.http.post("/v1/completions", json={**BODY, "speculation": each}).json()
+        reciter.http.post("/v1/completions", json={**BODY, "speculation": each}).json()
         for each in (True, False)
     ]
     assert usual["choices"] == plain["choices"]
     assert plain["usage"]["speculation"]["drafted"] == 0
     assert plain["usage"]["speculation"]["rounds"] == 40
     assert usual["usage"]["speculation"]["rounds"] < 40
-
-
-def test_spans_arrive_where_they_are_collected(speculating: ServerProcess, collector: Collector) -> None:
-    pytest.importorskip("opentelemetry.sdk")
-    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-
-    trace = "0af7651916cd43dd8448eb211c80319c"
-
-    def spans() -> list[Any]:
-        return [
-            span
-            for body in collector.received
-            for resource in ExportTraceServiceRequest.FromString(body).resource_spans
-            for scope in resource.scope_spans
-            for span in scope.spans
-            if span.trace_id.hex() == trace
-        ]
-
-    headers = {"traceparent": f"00-{trace}-b7ad6b7169203331-01"}
-    speculating.http.post("/v1/completions", json=BODY, headers=headers)
-    assert speculating.end() == 0  # It sends what is left; so this is the last test of this server.
-    [span] = spans()
-    assert span.name == "POST /v1/completions"
-    attributes = {each.key: each.value for each in span.attributes}
-    assert attributes["gen_ai.usage.output_tokens"].int_value == 40
-    assert attributes["http.response.status_code"].int_value == 200
 
 
 async def test_a_dead_engine_is_neither_alive_nor_healthy_nor_ready() -> None:

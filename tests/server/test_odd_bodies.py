@@ -32,7 +32,6 @@ def refused(server: ServerProcess, path: str, body: dict[str, Any]) -> dict[str,
         ("/v1/completions", {**COMPLETION, "structured_outputs": {"regex": HALF}}, "structured_outputs"),
         ("/v1/chat/completions", {"messages": [{"role": "user", "content": HALF}]}, "messages"),
         ("/v1/chat/completions", {**CHAT, "chat_template_kwargs": {"x": [HALF]}}, "chat_template_kwargs"),
-        ("/tokenize", {"prompt": HALF}, "prompt"),
     ],
 )
 def test_half_a_character_is_no_text(
@@ -62,7 +61,7 @@ def test_a_long_name_is_not_sent_back_whole(server: ServerProcess) -> None:
     assert len(response.content) < 5000
 
 
-@pytest.mark.parametrize("depth", range(100, 1100, 50))
+@pytest.mark.parametrize("depth", [100, 300, 500, 1000])
 def test_a_body_may_be_nested_as_deeply_as_it_likes(server: ServerProcess, depth: int) -> None:
     schema = '{"type": "array", "items": ' * depth + "{}" + "}" * depth
     for body in (
@@ -86,7 +85,7 @@ def cost(server: ServerProcess, path: str, body: bytes, code: str) -> float:
     return min(spent)
 
 
-@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions", "/tokenize"])
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
 def test_a_text_is_refused_for_its_length_before_it_is_tokenised(server: ServerProcess, path: str) -> None:
     """Eight times the text costs little more: what is tokenised of it is bounded."""
 
@@ -101,19 +100,10 @@ def test_a_text_is_refused_for_its_length_before_it_is_tokenised(server: ServerP
     assert cost(server, path, body(320_000), code) < 4 * cost(server, path, body(40_000), code)
 
 
-def test_more_ids_than_the_context_has_are_not_sent(server: ServerProcess) -> None:
-    """/tokenize is bounded, and says the same as for a prompt."""
-    most = server.http.get("/v1/models").json()["data"][0]["max_model_len"]
-    assert server.http.post("/tokenize", json={"prompt": "a " * (most // 4)}).status_code == 200
-    error = refused(server, "/tokenize", {"prompt": "a b " * most})
-    assert (error["code"], error["param"]) == ("context_length_exceeded", "prompt")
-
-
-@pytest.mark.parametrize(("path", "field"), [("/v1/completions", "prompt"), ("/detokenize", "tokens")])
-def test_a_body_of_too_many_values_is_refused_unread(server: ServerProcess, path: str, field: str) -> None:
+def test_a_body_of_too_many_values_is_refused_unread(server: ServerProcess) -> None:
     """The event loop would stand still for as long as reading them takes."""
-    body = f'{{"{field}": {listed("1", 4_000_000)}}}'.encode()
-    assert cost(server, path, body, "too_many_values") < parsing_seconds(body)
+    body = f'{{"prompt": {listed("1", 4_000_000)}}}'.encode()
+    assert cost(server, "/v1/completions", body, "too_many_values") < parsing_seconds(body)
 
 
 CALL = '{"type": "function", "function": {"name": "f", "arguments": "{}"}}'
@@ -183,8 +173,7 @@ MILLIONS: dict[str, tuple[str, str]] = {
     "biases": ("/v1/completions", f'{{"prompt": "x", "logit_bias": {named(EMPTY)}}}'),
     "fields": ("/v1/completions", named("1")),
     "fields within": ("/v1/completions", f'{{"prompt": "x", "stream_options": {named("1")}}}'),
-    "ids to text": ("/detokenize", f'{{"tokens": {listed("1", MANY)}}}'),
-    "texts for ids": ("/detokenize", f'{{"tokens": {listed(EMPTY)}}}'),
+    "texts for ids": ("/v1/completions", f'{{"prompt": [1, {listed(EMPTY)[1:]}}}'),
 }
 
 
@@ -211,18 +200,3 @@ def test_millions_of_things_are_refused_without_looking_at_each(server: ServerPr
         spent.append(processor_seconds(server.process.pid) - begun)
         assert response.status_code == 400, response.text
     assert min(spent) < 5 * max(parsing)
-
-
-def test_the_description_names_fields_answers_and_errors(server: ServerProcess) -> None:
-    document = server.http.get("/openapi.json").json()
-    schemas = document["components"]["schemas"]
-    temperature = schemas["CompletionRequest"]["properties"]["temperature"]["anyOf"][0]
-    assert temperature == {"type": "number", "minimum": 0, "maximum": 1000.0}
-    assert schemas["CompletionRequest"]["properties"]["n"]["anyOf"][0]["maximum"] == 4
-    responses = document["paths"]["/v1/chat/completions"]["post"]["responses"]
-    assert set(responses) == {"200", "400", "401", "404", "408", "413", "429", "503"}
-    assert set(responses["200"]["content"]) == {"application/json", "text/event-stream"}
-    named = json.dumps(document)
-    assert "HTTPValidationError" not in named
-    for reference in {part.split('"')[0] for part in named.split("#/components/schemas/")[1:]}:
-        assert reference in schemas

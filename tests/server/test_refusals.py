@@ -52,9 +52,6 @@ def refused(server: ServerProcess, path: str, body: Any, status: int = 400) -> d
         ("/v1/completions", "stream_options", {"include_usage": True}),
         ("/v1/chat/completions", "functions", []),
         ("/v1/chat/completions", "reasoning_effort", "heroic"),
-        ("/v1/responses", "messages", []),
-        ("/v1/responses", "temperature", -1),
-        ("/v1/responses", "previous_response_id", "resp_1"),
         ("/v1/chat/completions", "top_logprobs", 2),
         ("/v1/chat/completions", "messages", []),
         ("/v1/chat/completions", "response_format", {"type": "json_schema", "json_schema": {}}),
@@ -67,7 +64,7 @@ def refused(server: ServerProcess, path: str, body: Any, status: int = 400) -> d
     ],
 )
 def test_a_field_is_refused_by_its_name(server: ServerProcess, path: str, field: str, value: Any) -> None:
-    bodies = {"/v1/completions": COMPLETION, "/v1/chat/completions": CHAT, "/v1/responses": {"input": "Hi"}}
+    bodies = {"/v1/completions": COMPLETION, "/v1/chat/completions": CHAT}
     body = {**bodies[path], field: value}
     error = refused(server, path, body)
     assert error["type"] == "invalid_request_error"
@@ -154,16 +151,6 @@ def test_large_bodies_are_refused_declared_or_not(server: ServerProcess) -> None
 
     assert server.http.post("/v1/completions", content=pieces()).status_code == 413
     assert server.http.get("/health").status_code == 200
-
-
-def test_tokenize_and_detokenize(server: ServerProcess) -> None:
-    tokens = server.http.post("/tokenize", json={"prompt": "The quick"}).json()
-    assert tokens["count"] == len(tokens["tokens"])
-    assert tokens["max_model_len"] == 512
-    back = server.http.post("/detokenize", json={"tokens": tokens["tokens"]}).json()
-    assert back == {"prompt": "The quick"}
-    refused(server, "/detokenize", {"tokens": [10**6]})
-    refused(server, "/tokenize", {})
 
 
 def test_models_and_version(server: ServerProcess) -> None:

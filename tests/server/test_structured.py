@@ -200,7 +200,7 @@ class Circle(pydantic.BaseModel):
 DRAWN: Any = [openai.pydantic_function_tool(Line), openai.pydantic_function_tool(Circle)]
 
 
-@pytest.mark.parametrize("kind", ["forcing", "forcing_llama3"])
+@pytest.mark.parametrize("kind", ["forcing", "guarded"])
 @pytest.mark.parametrize("name", ["Line", "Circle"])
 def test_a_forced_call_keeps_to_a_schema_of_parts(
     kind: str, name: str, request: pytest.FixtureRequest
@@ -218,7 +218,7 @@ def test_a_forced_call_keeps_to_a_schema_of_parts(
         assert choice == "required" or call.function.name == name
 
 
-def test_an_answer_of_the_clients_own_form_is_no_call(forcing_llama3: ServerProcess) -> None:
+def test_an_answer_of_the_clients_own_form_is_no_call(guarded: ServerProcess) -> None:
     """Llama 3 marks calls by nothing: an object with a name and parameters could be either."""
     schema = {
         "type": "object",
@@ -227,7 +227,7 @@ def test_an_answer_of_the_clients_own_form_is_no_call(forcing_llama3: ServerProc
         "additionalProperties": False,
     }
     wanted: Any = {"type": "json_schema", "json_schema": {"name": "entry", "schema": schema}}
-    choice = chat(forcing_llama3, tools=TOOLS, response_format=wanted)
+    choice = chat(guarded, tools=TOOLS, response_format=wanted)
     assert json.loads(choice.message.content) == {"name": "look", "parameters": {"city": "x"}}
     assert choice.message.tool_calls is None
 

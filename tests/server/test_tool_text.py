@@ -1,14 +1,13 @@
 """Tools reach a model whose chat template knows none."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ssd.server.pieces import Call
 from ssd.server.tools import KnownFormat, knows_tools, spelled_out, tool_splitter
-from tests.server.process import ServerProcess, serving
+from tests.server.process import ServerProcess
 
 _FUNCTION = {"name": "weather", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}}
 _TOOLS = [{"type": "function", "function": _FUNCTION}]
@@ -52,13 +51,12 @@ def test_calls_stand_as_the_model_is_to_write_them(kind: KnownFormat) -> None:
     assert (told["role"], "sunny" in told["content"]) == ("user", True)
 
 
-def test_a_server_tells_its_model(tiny_llama: Path, tmp_path: Path) -> None:
-    def num_tokens(server: ServerProcess, **more: Any) -> int:
+def test_a_server_tells_its_model(hurried: ServerProcess) -> None:
+    def num_tokens(**more: Any) -> int:
         body = {"messages": [_ASKED], "max_tokens": 1, **more}
-        answer = server.http.post("/v1/chat/completions", json=body).json()
+        answer = hurried.http.post("/v1/chat/completions", json=body).json()
         return int(answer["usage"]["prompt_tokens"])
 
-    with serving(tiny_llama, tmp_path / "log", {"tool_format": "hermes"}) as server:
-        alone = num_tokens(server)
-        assert num_tokens(server, tools=_TOOLS) > alone + 50
-        assert num_tokens(server, tools=_TOOLS, tool_choice="none") == alone
+    alone = num_tokens()
+    assert num_tokens(tools=_TOOLS) > alone + 50
+    assert num_tokens(tools=_TOOLS, tool_choice="none") == alone

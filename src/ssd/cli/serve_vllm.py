@@ -52,7 +52,6 @@ _FLAGS = {
     "dtype": "--dtype",
     "hf_cache": "--download-dir",
     "served_model_name": "--served-model-name",
-    "otlp_endpoint": "--otlp-traces-endpoint",
     "max_logprobs": "--max-logprobs",
 }
 _REFUSED = {

@@ -65,7 +65,6 @@ class ServerConfig:
             tells_default=False,
         ),
     ] = "json"
-    otlp_endpoint: Annotated[str | None, _server("OTLP endpoint for traces; needs the extra otel.")] = None
     tool_format: Annotated[
         ToolFormat, _server("Format of the model's tool calls; auto: from its chat template.")
     ] = "auto"

@@ -9,7 +9,6 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from fastapi import Response
@@ -53,15 +52,7 @@ async def _until_gone(receive: Receive) -> None:
         pass
 
 
-@dataclass(frozen=True, slots=True)
-class Framing:
-    """How a stream ends, and how it reports an error."""
-
-    ending: bytes
-    failure: Callable[[ApiError], bytes]
-
-
-COMPLETIONS = Framing(data_frame(b"[DONE]"), lambda error: data_frame(error.body))
+_DONE = data_frame(b"[DONE]")
 _HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
@@ -72,9 +63,7 @@ _SIGN_OF_LIFE = b": still here\n\n"
 """A comment, which clients ignore. It keeps proxies from closing an idle connection."""
 
 
-async def send_events(
-    send: Send, events: AsyncGenerator[Answer, None], framing: Framing, keep_alive_seconds: float
-) -> None:
+async def send_events(send: Send, events: AsyncGenerator[Answer, None], keep_alive_seconds: float) -> None:
     """Send what the generator yields as server-sent events. An error is sent as an event too."""
     await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
     try:
@@ -82,11 +71,11 @@ async def send_events(
             async for event in timed_events:
                 await _send_frame(send, _SIGN_OF_LIFE if event is None else event.framed())
     except (ApiError, EngineDeadError, InvalidRequestError) as error:
-        await _send_frame(send, framing.failure(as_api_error(error)))
+        await _send_frame(send, data_frame(as_api_error(error).body))
     except Exception:
         logger.exception("a stream failed")
-        await _send_frame(send, framing.failure(ApiError(500, "the server failed on this request")))
-    await _send_frame(send, framing.ending)
+        await _send_frame(send, data_frame(ApiError(500, "the server failed on this request").body))
+    await _send_frame(send, _DONE)
     await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
@@ -129,9 +118,6 @@ class Job(Protocol):
         """Number of tokens streamed so far."""
         ...
 
-    @property
-    def framing(self) -> Framing: ...
-
     async def whole(self) -> Answer: ...
 
     def chunks(self) -> AsyncGenerator[Answer, None]: ...
@@ -155,7 +141,7 @@ class Answering(Response):
         with serving.gate.enter(job.requests):
             try:
                 if job.body.stream:
-                    await send_events(send, job.chunks(), job.framing, serving.config.keep_alive_seconds)
+                    await send_events(send, job.chunks(), serving.config.keep_alive_seconds)
                 else:
                     answer = await job.whole()
                     encoded = await off_loop(num_scores(job.finished), answer.encoded)

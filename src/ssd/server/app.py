@@ -23,15 +23,9 @@ from ssd.server.chat import ChatJob
 from ssd.server.completions import CompletionJob
 from ssd.server.errors import ApiError, add_error_handlers
 from ssd.server.middleware import AccessLog, ApiKeys, KnownHosts
-from ssd.server.openapi import describe
-from ssd.server.prompts import conversation, weight
-from ssd.server.responses import ResponseJob
-from ssd.server.responses_input import ResponsesRequest
-from ssd.server.schemas import ChatCompletionRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
+from ssd.server.schemas import ChatCompletionRequest, CompletionRequest
 from ssd.server.serving import Caller, Serving
-from ssd.server.tracing import Traced
 from ssd.version import __version__
-from ssd.worker.async_llm import off_loop
 
 _PAGE = Path(__file__).parent / "static" / "index.html"
 _PAGE_HEADERS = {
@@ -44,19 +38,15 @@ _PAGE_HEADERS = {
 
 
 def build_app(serving: Serving) -> ASGIApp:
-    # FastAPI's documentation pages load scripts from a CDN; /openapi.json has the same content.
-    app = FastAPI(title="SSD", version=__version__, docs_url=None, redoc_url=None)
-    routers = (_openai_routes(serving), _token_routes(serving), _operations_routes(serving))
+    app = FastAPI(openapi_url=None)  # Without a schema FastAPI has no documentation pages either.
+    routers = (_openai_routes(serving), _operations_routes(serving))
     for each in routers:
         app.include_router(each)
-    describe(app, serving.config, serving.model_name)
     add_error_handlers(app)
     config = serving.config
     # Check the host after the body is read: clients that are still sending may miss an earlier answer.
     named = KnownHosts(app, config.host, config.api_keys)
-    guarded: ASGIApp = ApiKeys(BodyLimit(named, config, _paths_with_bodies(routers)), config.api_keys)
-    if serving.traces is not None:
-        guarded = Traced(guarded, serving.traces)
+    guarded = ApiKeys(BodyLimit(named, config, _paths_with_bodies(routers)), config.api_keys)
     return AccessLog(guarded, serving.metrics.note_http)
 
 
@@ -86,10 +76,6 @@ def _openai_routes(serving: Serving) -> APIRouter:
     async def chat_completions(body: ChatCompletionRequest, request: Request) -> Response:
         return Answering(serving, partial(ChatJob.make, serving, body, Caller.of(request)))
 
-    @routes.post("/responses")
-    async def responses(body: ResponsesRequest, request: Request) -> Response:
-        return Answering(serving, partial(ResponseJob.make, serving, body, Caller.of(request)))
-
     return routes
 
 
@@ -108,37 +94,6 @@ def _decoding(config: EngineConfig) -> dict[str, str | None]:
     """The mode, and the name of a draft of this server. Callers do not learn addresses of drafts."""
     draft = config.own_draft
     return {"mode": config.mode, "draft": None if draft is None else model_title(draft.model)}
-
-
-def _token_routes(serving: Serving) -> APIRouter:
-    routes = APIRouter(dependencies=[Depends(check_text)], route_class=BoundedRoute)
-
-    @routes.post("/tokenize")
-    async def tokenize(body: TokenizeRequest) -> Response:
-        serving.gate.check_open()
-        serving.check_model(body.model)
-        tokens = await _tokens(serving, body)
-        serving.check_fits(tokens, "prompt" if body.messages is None else "messages")
-        count = {"count": len(tokens), "max_model_len": serving.llm.max_model_len}
-        return JSONResponse({**count, "tokens": tokens})
-
-    @routes.post("/detokenize")
-    async def detokenize(body: DetokenizeRequest) -> Response:
-        serving.gate.check_open()
-        serving.check_model(body.model)
-        serving.check_detokenizable(body.tokens)
-        decode = serving.llm.tokenizer.decode
-        return JSONResponse({"prompt": await off_loop(len(body.tokens), lambda: decode(body.tokens))})
-
-    return routes
-
-
-async def _tokens(serving: Serving, body: TokenizeRequest) -> list[int]:
-    if body.messages is not None:
-        given = body.messages
-        messages = await off_loop(weight(given), lambda: conversation(given))
-        return await serving.chat_prompt(messages, add_generation_prompt=body.add_generation_prompt)
-    return await serving.encoded(body.prompt or "", add_special_tokens=body.add_special_tokens)
 
 
 def _operations_routes(serving: Serving) -> APIRouter:
@@ -167,7 +122,7 @@ def _operations_routes(serving: Serving) -> APIRouter:
     @routes.get("/")
     async def page() -> Response:
         if not _PAGE.is_file():
-            raise ApiError(404, "there is no page here: see /openapi.json for the routes")
+            raise ApiError(404, "this installation has no page")
         # Range requests are ignored: the page is small.
         return HTMLResponse(_PAGE.read_bytes(), headers=_PAGE_HEADERS)
 

@@ -5,7 +5,7 @@ import uuid
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Any
 
 from msgspec import UnsetType
 
@@ -14,7 +14,6 @@ from ssd.engine.outputs import CompletionOutput, Increment, Origin, RequestOutpu
 from ssd.engine.prompts import Message
 from ssd.engine.request import Request
 from ssd.sampling import SamplingParams, TokenLogprobs
-from ssd.server.answering import COMPLETIONS, Framing
 from ssd.server.answers import (
     AssistantMessage,
     ChatChoice,
@@ -56,7 +55,6 @@ from ssd.worker.async_llm import off_loop
 class ChatJob:
     """One chat request: its engine request, and how its output becomes a response."""
 
-    framing: ClassVar[Framing] = COMPLETIONS
     serving: Serving
     body: ChatCompletionRequest
     params: SamplingParams

@@ -5,14 +5,13 @@ import uuid
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 from msgspec import UnsetType
 
 from ssd.engine.outputs import CompletionOutput, Increment, RequestOutput
 from ssd.engine.request import Request
 from ssd.sampling import SamplingParams
-from ssd.server.answering import COMPLETIONS, Framing
 from ssd.server.answers import Completion, TextChoice, TextLogprobs, Usage, usage_of, usage_of_chunk
 from ssd.server.grammars import structured_outputs
 from ssd.server.logprobs import num_scores, prompt_logprobs, text_logprobs
@@ -26,7 +25,6 @@ from ssd.worker.async_llm import off_loop
 class CompletionJob:
     """One completion request: an engine request for each prompt, and how their outputs become a response."""
 
-    framing: ClassVar[Framing] = COMPLETIONS
     serving: Serving
     body: CompletionRequest
     params: SamplingParams

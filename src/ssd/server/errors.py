@@ -119,7 +119,7 @@ def add_error_handlers(app: FastAPI) -> None:
     async def _http(request: Request, error: HTTPException) -> Response:
         message = str(error.detail)
         if error.status_code in (404, 405):
-            message = f"{request.method} {request.url.path}: there is no such route; /openapi.json lists them"
+            message = f"{request.method} {request.url.path}: there is no such route"
         return ApiError(error.status_code, message, headers=error.headers).response()
 
     @app.exception_handler(Exception)

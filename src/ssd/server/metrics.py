@@ -117,7 +117,7 @@ def _lengths(rounds: dict[int, int]) -> Metric:
 
 
 _PATHS = (
-    *("/v1/models", "/v1/completions", "/v1/chat/completions", "/v1/responses", "/tokenize", "/detokenize"),
+    *("/v1/models", "/v1/completions", "/v1/chat/completions"),
     *("/version", "/health", "/livez", "/ready", "/metrics", "/"),
 )
 _FIRST_TOKEN = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)

@@ -23,7 +23,6 @@ from ssd.server.gate import Gate
 from ssd.server.metrics import Metrics
 from ssd.server.protocol import protocol_for
 from ssd.server.serving import Serving
-from ssd.server.tracing import Traces
 from ssd.worker.async_llm import AsyncLLM
 
 logger = logging.getLogger(__name__)
@@ -48,7 +47,6 @@ def run_server(engine: EngineConfig, server: ServerConfig) -> int:
 async def _serve(engine: EngineConfig, server: ServerConfig) -> int:
     metrics = Metrics()
     listener = open_port(server.host, server.port)
-    traces = Traces(server.otlp_endpoint) if server.otlp_endpoint else None
     llm = AsyncLLM(
         engine,
         log_level=server.log_level,
@@ -56,15 +54,13 @@ async def _serve(engine: EngineConfig, server: ServerConfig) -> int:
         on_increment=metrics.note_increment,
     )
     metrics.watch(llm)
-    serving = Serving(llm, server, metrics, Gate(llm, max_queue=server.max_queue), traces)
+    serving = Serving(llm, server, metrics, Gate(llm, max_queue=server.max_queue))
     front = _Front(serving, listener)
     try:
         return await front.run()
     finally:
         logger.info("ending the engine")
         await llm.close()
-        if traces is not None:
-            await asyncio.to_thread(traces.close)
 
 
 class _QuietServer(uvicorn.Server):

@@ -145,7 +145,7 @@ class StructuredOutputs(Body):
 
 
 class SharedFields(Ignorable):
-    """Fields that completions, chats and responses share."""
+    """Fields that completions and chats share."""
 
     model: str | None = None
     cache_salt: str | None = Field(default=None, min_length=1, max_length=1024)
@@ -251,24 +251,3 @@ class ChatCompletionRequest(GenerationRequest):
         if self.top_logprobs is not None and not self.logprobs:
             raise ValueError("top_logprobs needs logprobs to be true")
         return self
-
-
-class TokenizeRequest(Body):
-    """Tokenises a text as it is, or a conversation with the chat template."""
-
-    model: str | None = None
-    prompt: str | None = None
-    messages: Messages | None = None
-    add_special_tokens: bool = True
-    add_generation_prompt: bool = True
-
-    @model_validator(mode="after")
-    def _check_one(self) -> "TokenizeRequest":
-        if (self.prompt is None) == (self.messages is None):
-            raise ValueError("give either prompt or messages")
-        return self
-
-
-class DetokenizeRequest(Body):
-    model: str | None = None
-    tokens: Listed[Int]

@@ -25,7 +25,6 @@ from ssd.server.gate import Gate
 from ssd.server.logprobs import MOST_PROMPT_SCORES, TokenTexts, num_prompt_scores
 from ssd.server.metrics import Metrics
 from ssd.server.schemas import ChatCompletionRequest, CompletionRequest
-from ssd.server.tracing import Traces
 from ssd.worker.async_llm import AsyncLLM
 from ssd.worker.templates import TemplateError, TemplatesBusyError
 
@@ -57,7 +56,6 @@ class Serving:
     config: ServerConfig
     metrics: Metrics
     gate: Gate
-    traces: Traces | None = None
     started: int = field(default_factory=lambda: int(time.time()))
     _texts: TokenTexts | None = None
 
@@ -82,18 +80,6 @@ class Serving:
         if num_prompt >= most:
             message = f"the prompt has {num_prompt} tokens: with its output it may have at most {most}"
             raise ApiError(400, message, param="prompt", code="context_length_exceeded")
-
-    def check_fits(self, tokens: Sequence[int], param: str) -> None:
-        most = self.llm.max_model_len
-        if len(tokens) > most:
-            message = f"{param} has {len(tokens)} ids, and the model's limit is {most}: send it in parts"
-            raise ApiError(400, message, param=param, code="context_length_exceeded")
-
-    def check_detokenizable(self, tokens: Sequence[int]) -> None:
-        self.check_fits(tokens, "tokens")
-        wrong = [each for each in tokens if not 0 <= each < self.llm.requests.vocab_size]
-        if wrong:
-            raise ApiError(400, f"token id {wrong[0]} is not in the vocabulary", param="tokens")
 
     def check_num_texts(self, num_prompts: int, n: int) -> None:
         """Refuse a request for more texts (prompts times `n`) than the server takes at once."""
