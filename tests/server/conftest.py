@@ -10,7 +10,8 @@ import pytest
 from tokenizers import AddedToken
 from transformers import AutoTokenizer
 
-from tests.server.process import ServerProcess, serving
+from ssd import LLM
+from tests.server.process import DEFAULTS, ServerProcess, serving
 from tests.server.reciter import PIECES, write_reciter
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -22,6 +23,12 @@ def server(tiny_llama: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     log = tmp_path_factory.mktemp("server") / "log"
     with serving(tiny_llama, log, {"served_model_name": "tiny", "max_n": 4, "max_prompts": 8}) as found:
         yield found
+
+
+@pytest.fixture(scope="session")
+def llm(tiny_llama: Path) -> LLM:
+    """The engine of `server`, without HTTP."""
+    return LLM(str(tiny_llama), show_progress=False, **DEFAULTS)
 
 
 @pytest.fixture(scope="session")

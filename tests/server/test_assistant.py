@@ -95,8 +95,8 @@ def choices_of(server: ServerProcess, body: dict[str, Any]) -> list[dict[str, An
 
 
 def said(choice: dict[str, Any]) -> str:
-    delta = choice["delta"]
-    return str(delta.get("reasoning_content") or delta.get("content") or "")
+    delta: dict[str, str] = choice["delta"]
+    return delta.get("reasoning_content", "") + (delta.get("content") or "")
 
 
 def test_trees_are_told_with_the_texts_of_their_tokens(reciter: ServerProcess) -> None:

@@ -1,19 +1,11 @@
 """/v1/chat/completions over HTTP."""
 
-from pathlib import Path
 from typing import Any
 
-import pytest
-
 from ssd import LLM, SamplingParams
-from tests.server.process import DEFAULTS, ServerProcess
+from tests.server.process import ServerProcess
 
 MESSAGES: Any = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "The quick"}]
-
-
-@pytest.fixture(scope="module")
-def llm(tiny_llama: Path) -> LLM:
-    return LLM(str(tiny_llama), show_progress=False, **DEFAULTS)
 
 
 def test_an_answer_is_the_engines(server: ServerProcess, llm: LLM) -> None:

@@ -39,20 +39,13 @@ def test_requests_are_counted_and_timed(server: ServerProcess) -> None:
 
 
 @pytest.mark.parametrize("is_resting", [False, True])
-def test_a_draft_that_rests_is_seen(is_resting: bool) -> None:
-    """Nothing said so."""
-    stats = EngineStats(SpeculationStats(), 0, 0.0, 0.0, 0.0, PoolStats(is_resting=is_resting))
+def test_resting_drafts_and_uncaptured_steps_are_told(is_resting: bool) -> None:
+    pool = PoolStats(is_resting=is_resting)
+    stats = EngineStats(SpeculationStats(), 9, 0.0, 0.0, 0.0, pool, num_uncaptured=4)
     beat = Heartbeat(0.0, 0, 0, 0.0, is_draft_ready=True, stats=stats)
     client: Any = SimpleNamespace(seconds_without_progress=0.0, heartbeat=beat)
     found = {each.name: each.samples[0].value for each in EngineFigures(client).collect() if each.samples}
     assert found["ssd_draft_resting"] == is_resting
-
-
-def test_steps_that_were_not_captured_are_told() -> None:
-    stats = EngineStats(SpeculationStats(), 9, 0.0, 0.0, 0.0, None, num_uncaptured=4)
-    beat = Heartbeat(0.0, 0, 0, 0.0, is_draft_ready=None, stats=stats)
-    client: Any = SimpleNamespace(seconds_without_progress=0.0, heartbeat=beat)
-    found = {each.name: each.samples[0].value for each in EngineFigures(client).collect() if each.samples}
     assert (found["ssd_engine_steps"], found["ssd_engine_uncaptured_steps"]) == (9, 4)
 
 
