@@ -96,9 +96,7 @@ def test_imports_point_one_way(path: Path) -> None:
     module = ".".join(("ssd", *path.relative_to(ROOT).with_suffix("").parts))
     package = module.split(".")[1]
     for imported in imports_of(path):
-        assert imported.split(".")[0] not in ("benchmarks", "tests"), (
-            f"{module} imports {imported}"
-        )
+        assert imported.split(".")[0] not in ("benchmarks", "tests"), f"{module} imports {imported}"
         if not imported.startswith("ssd.") or imported.split(".")[1] == package:
             continue
         assert layer_of(imported) < layer_of(module), f"{module} imports {imported}"
