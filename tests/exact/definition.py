@@ -89,8 +89,11 @@ class Definition:
             name
             for name, change in without.items()
             if (params := replace(request.params, **change)) != request.params
-            and any(self._wrong_tokens(replace(request, params=params), output, logits))
+            and any(self._wrong_tokens(self._with(request, params), output, logits))
         }
+
+    def _with(self, request: Request, params: SamplingParams) -> Request:
+        return replace(request, params=params, bad_word_ids=request.bad_word_ids if params.bad_words else ())
 
     def _logits(self, prompt: Sequence[int], output: Sequence[int]) -> Scores:
         """One row for each token of the output: what decided it."""

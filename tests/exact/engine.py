@@ -138,6 +138,8 @@ class Target:
     draft: InMemoryDraft | None = None
     client: DraftClient | None = None
     links: list[FaultyLink] = field(default_factory=list)
+    turns: int = 8
+    """How often a draft takes its turn during a step."""
     num_uncaptured = 0
 
     def __post_init__(self) -> None:
@@ -182,7 +184,7 @@ class Target:
             draft.is_stopped = self.row.fate == "frozen" and self._num_steps < self._when + 8
             self.seen.struck += 1
         client.pool.tend()
-        num_turns = self._random.choice((0, 0, 0, 1)) if self.row.fate == "late" else 8
+        num_turns = self._random.choice((0, 0, 0, 1)) if self.row.fate == "late" else self.turns
         self.seen.struck += not num_turns
         draft.pump(num_turns)
 
@@ -208,6 +210,7 @@ class Bench:
     def __init__(self, weights: str, folder: Path, target: Path | None = None) -> None:
         """`target`: a model that is there; it is its own draft."""
         self.weights = weights
+        self._turns = 8 if target is None else 2
         if target is not None:
             self.folders = {"good": target}
         else:
@@ -221,14 +224,14 @@ class Bench:
         self.end_ids = checkpoint.end_ids(self.tokenizer)
         self.vocab_size = checkpoint.config.vocab_size
         self.grammars = Grammars(self.tokenizer, self.end_ids, self.vocab_size)
-        self.ids: list[int] = self.tokenizer(TEXT).input_ids
+        self.ids: list[int] = self.tokenizer(TEXT * 4).input_ids
         self.factory = RequestFactory(
             self.tokenizer, self.end_ids, self.vocab_size, random.Random(0), self.grammars, MAX_MODEL_LEN
         )
 
     def core(self, row: Row, truths: Truths) -> "RowEngine":
         seen, clock = Seen(), Clock()
-        target = Target(self.loaded, row, seen, clock)
+        target = Target(self.loaded, row, seen, clock, turns=self._turns)
         proposer = self._proposer(row, target, truths)
         trees = TreeSlots.of(self.loaded.pool)
         trees = replace(trees, starts=trees.starts if row.tree else ())

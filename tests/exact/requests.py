@@ -88,7 +88,7 @@ class Asked:
         if self.edits in ("bias", "all"):
             bias |= {draw.randrange(2, 500): draw.choice((-5.0, 5.0)) for _ in range(60)}
         if self.edits in ("bad_words", "all"):
-            settings["bad_words"] = (*"aeiou", "th", "er", "fox", "a b", "12")
+            settings["bad_words"] = (*"aefghijklmopqrstuvw", "th", "er", "fox", "a b", "12")
         if self.edits in ("min_tokens", "all"):
             settings["min_tokens"] = 8
         if self.ending == "token":
