@@ -106,7 +106,6 @@ export function decodeFrame(frame: Uint8Array, vocabSize: number): Incoming[] {
 }
 
 function decodeMessage(said: unknown, vocabSize: number): Incoming {
-  if (Array.isArray(said) && said[0] === "hello") return helloOfVersion3(said);
   if (typeof said !== "object" || said === null) throw new FrameError("a message is no map");
   const message = said as Record<string, unknown>;
   switch (message.type) {
@@ -124,12 +123,6 @@ function decodeMessage(said: unknown, vocabSize: number): Incoming {
     default:
       throw new FrameError(`a message of type ${String(message.type)}`);
   }
-}
-
-/** There a message was an array. */
-function helloOfVersion3(said: unknown[]): Hello {
-  const refusal = String(said[6] || "the draft speaks version 3 of the protocol: update it");
-  return { type: "hello", version: 3, tokenizer: "", vocab_size: 0, name: "", instance: "", refusal };
 }
 
 function numbers(message: Record<string, unknown>, ...names: string[]): void {

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from ssd.draft.protocol import codec
 from ssd.draft.protocol import messages as wire
 from ssd.draft.protocol.codec import FrameError, decode, encode
-from ssd.draft.protocol.earlier import refusal_to_version_3
 from ssd.draft.protocol.messages import (
     AnyMessage,
     Close,
@@ -251,7 +250,7 @@ FOREIGN = {
     "text that is no UTF-8": raw({"type": "close", "seq": 1, "epoch": 2, "reason": "??"}).replace(
         b"??", b"\xff\xfe"
     ),
-    "a message of version 3": raw(["resync", 1, 2]),
+    "an array for a map": raw(["resync", 1, 2]),
     "something behind the end": encode([Resync(1, 2)]) + b"\x00",
     "an array of 4 GiB": b"\xdd\xff\xff\xff\xff",
     "bytes of 4 GiB": b"\x91\x94\xa5nodes\xc6\xff\xff\xff\xff",
@@ -316,15 +315,6 @@ def test_both_sides_settle_on_a_version_or_say_which_side_to_update(
     found = wire.version_fault(draft=hello_of(*draft), engine=hello_of(*engine))
     assert found.endswith(fault)
     assert bool(found) == bool(fault)
-
-
-def test_a_hello_of_version_3_is_known_by_its_form() -> None:
-    hello_3 = raw(["hello", 3, "tokens", 100, "old", "one", 512, ""])
-    with pytest.raises(codec.EarlierVersionError):
-        decode(hello_3, vocab_size=VOCAB)
-    assert msgspec.msgpack.decode(refusal_to_version_3("draft", "update")) == [
-        ["hello", 3, "", 0, "draft", "", 0, "update"]
-    ]
 
 
 def test_the_prefix_of_a_text_is_hashed_by_chunks() -> None:

@@ -12,8 +12,6 @@ from ssd.draft.protocol.messages import PROTOCOL_VERSION, Hello
 from tests.draft.crowd import Crowd, Spoke
 
 VERSION = PROTOCOL_VERSION
-_HELLO_3 = ["hello", 3, "a rule", 400, "old", "one", 4096, ""]
-"""As ssd 0.2 sends it."""
 
 
 def spoken(version: int, oldest: int) -> Hello:
@@ -53,26 +51,6 @@ def connection_to(answer: bytes) -> Connection:
     connection = Connection(OldDraft(answer), hello("target"), lambda: 0.0, timeout=1.0, hello_timeout=1.0)
     assert not [*connection.receive()]
     return connection
-
-
-def test_an_engine_of_version_3_reads_why_it_is_refused() -> None:
-    [answer] = msgspec.msgpack.decode(answer_of_draft(msgspec.msgpack.encode([_HELLO_3])))
-    assert answer[0] == "hello"
-    assert len(answer) == len(_HELLO_3)
-    assert answer[-1] == (
-        f"the draft speaks protocol version {VERSION} and the engine 3: "
-        "install the draft's version of ssd on the engine's side"
-    )
-
-
-def test_a_draft_of_version_3_is_refused_with_a_reason() -> None:
-    """It cannot read our HELLO, and answers with its own."""
-    connection = connection_to(msgspec.msgpack.encode([_HELLO_3]))
-    assert connection.state is ConnectionState.REFUSED
-    assert connection.reason == (
-        f"the draft speaks protocol version 3 (ssd 0.2) and this engine {VERSION}: "
-        "install this engine's version of ssd on the draft's side"
-    )
 
 
 @pytest.mark.parametrize(

@@ -16,11 +16,10 @@ from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 from typing import Protocol
 
-from ssd.draft.protocol.codec import EarlierVersionError, FrameError, decode, encode
+from ssd.draft.protocol.codec import FrameError, decode, encode
 from ssd.draft.protocol.messages import (
     MAX_FRAME_BYTES,
     MAX_MESSAGES,
-    PROTOCOL_VERSION,
     AnyMessage,
     Hello,
     version_fault,
@@ -124,12 +123,6 @@ class Connection:
     def _messages(self, frame: bytes) -> Iterator[AnyMessage]:
         try:
             messages = decode(frame, vocab_size=self.vocab_size)
-        except EarlierVersionError:
-            self._refuse(
-                f"the draft speaks protocol version 3 (ssd 0.2) and this engine {PROTOCOL_VERSION}: "
-                "install this engine's version of ssd on the draft's side"
-            )
-            return
         except FrameError as error:
             self._num_nonsense += 1
             logger.warning("a frame from the draft was refused: %s", error)

@@ -230,13 +230,6 @@ class DraftChecks:
             later = target.wait(lambda message: isinstance(message, Hello))
             is_read = isinstance(later, Hello) and not later.refusal
             note(2, "" if is_read else "a HELLO with further fields is not read")
-        with self._target(greets=False) as target:
-            old = ["hello", 3, self._draft.tokenizer, self._draft.vocab_size, "old", "old", 0, ""]
-            target.socket.send(msgspec.msgpack.encode([old]))
-            frame = target.socket.receive(self._patience)
-            said = msgspec.msgpack.decode(frame) if frame is not None else None
-            is_refused = isinstance(said, list) and isinstance(said[0], list) and bool(said[0][-1])
-            note(4, "" if is_refused else "a target of version 3 gets no refusal that it can read")
 
     def numbers_and_trees(self) -> None:
         """Follows the draft's guesses and leaves them, by turns."""

@@ -15,7 +15,6 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from ssd.draft.protocol.earlier import is_hello_of_version_3
 from ssd.draft.protocol.messages import (
     HASH_BYTES,
     MAX_CHUNKS,
@@ -53,10 +52,6 @@ class FrameError(ValueError):
     """The other side sent something that no honest peer of this version sends."""
 
 
-class EarlierVersionError(FrameError):
-    """The other side speaks version 3, in which messages had another form (earlier.py)."""
-
-
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(list[AnyMessage])
 
@@ -72,8 +67,6 @@ def decode(frame: bytes, *, vocab_size: int) -> list[AnyMessage]:
     try:
         messages = _decoder.decode(frame)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        if is_hello_of_version_3(frame):
-            raise EarlierVersionError("a HELLO of protocol version 3") from error
         raise FrameError(f"not a frame of this protocol: {error}") from error
     if len(messages) > MAX_MESSAGES:
         raise FrameError(f"{len(messages)} messages in a frame: at most {MAX_MESSAGES} are taken")

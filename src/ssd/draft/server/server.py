@@ -18,7 +18,6 @@ import msgspec
 import numpy as np
 
 from ssd.draft.protocol.codec import (
-    EarlierVersionError,
     FrameError,
     decode,
     encode,
@@ -26,10 +25,8 @@ from ssd.draft.protocol.codec import (
     faults_of_outcome,
     without_foreign_ends,
 )
-from ssd.draft.protocol.earlier import refusal_to_version_3
 from ssd.draft.protocol.messages import (
     MAX_MESSAGES,
-    PROTOCOL_VERSION,
     AnyMessage,
     AskOpen,
     Close,
@@ -185,9 +182,6 @@ class DraftServer:
         known = self._peers.get(peer)
         try:
             messages = decode(heard.frame, vocab_size=known.vocab_size if known else self._hello.vocab_size)
-        except EarlierVersionError:
-            self._refuse_version_3(peer)
-            return
         except FrameError as error:
             self._note_refused(error)
             self._forget(peer)
@@ -242,15 +236,6 @@ class DraftServer:
         tenant = heard.key or f"{hello.name} {hello.instance}"
         self._peers.add(heard.peer, Peer(heard.peer, heard.key, tenant, vocab_size, rows))
         return self._hello
-
-    def _refuse_version_3(self, peer: bytes) -> None:
-        """Older messages had another form: the refusal is written so that the engine can read it."""
-        reason = (
-            f"the draft speaks protocol version {PROTOCOL_VERSION} and the engine 3: "
-            "install the draft's version of ssd on the engine's side"
-        )
-        self._forget(peer)
-        self._send_frame(peer, refusal_to_version_3(self._hello.name, reason))
 
     def _refusal_of(self, hello: Hello) -> str:
         ours = self._hello
