@@ -4,11 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from ssd.bench.cases import Case
-from ssd.bench.engines import CaseEngines, bench_configs
+from ssd.bench.cases import parse_case
+from ssd.bench.engines import CaseEngines
 from ssd.config import DraftConfig, EngineConfig
+from ssd.models import arithmetic
+from ssd.models.arithmetic import Arithmetic
+from ssd.runtime import loading
 from ssd.sampling import SamplingParams
 from tests.bench.conftest import CASES
+from tests.tiny import tiny_tokenizer, write_checkpoint
 
 PROMPTS = ["The quick brown fox jumps", "Once upon a time", "def add(a, b):"]
 NUM_TOKENS = 24
@@ -37,9 +41,7 @@ def test_modes_give_equal_tokens_and_their_own_counts(engines: CaseEngines) -> N
 
 def test_a_batch_runs_together_with_seeds_of_its_own(engines: CaseEngines) -> None:
     together = engines.run(CASES["ar+t0.8+b3"], PROMPTS, max_tokens=NUM_TOKENS, seed=7)
-    ahead = engines.run(CASES["ssd+t0.8+b3"], PROMPTS, max_tokens=NUM_TOKENS, seed=7)
     last = engines.run(CASES["ar+t0.8+b3"], PROMPTS[2:], max_tokens=NUM_TOKENS, seed=9)
-    assert [each.tokens for each in together] == [each.tokens for each in ahead]
     assert together[2].tokens == last[0].tokens
     assert len({each.seconds for each in together}) == 1
     assert sum(each.target_rows for each in together) == sum(
@@ -72,9 +74,26 @@ def test_prompts_never_come_from_the_cache(engines: CaseEngines) -> None:
     assert once.target_rows == again.target_rows
 
 
-def test_a_case_without_its_draft_is_refused(tiny_llama: Path) -> None:
-    config = EngineConfig(model=str(tiny_llama), device="cpu")
-    with pytest.raises(ValueError, match="case ssd needs a draft"):
-        bench_configs(config, None, [Case(mode="ssd")])
-    with pytest.raises(ValueError, match="not an address"):
-        bench_configs(config, DraftConfig(model="ipc:///tmp/draft"), [Case(mode="ssd")])
+@pytest.mark.parametrize(
+    ("draft", "case", "said"),
+    [
+        (None, "ssd", "case ssd needs a draft"),
+        ("ipc:///tmp/draft", "ssd", "not an address"),
+        ("OTHER", "sd4", "their tokenizers differ"),
+        ("OTHER", "ssd", "their tokenizers differ"),
+        ("TARGET", "ssd+int8", r"no int8 linears.*use precision 'auto' or 'model'"),
+    ],
+)
+def test_what_cannot_be_had_is_refused_before_weights_are_loaded(
+    draft: str | None, case: str, said: str, tiny_llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if draft == "OTHER":
+        draft = str(write_checkpoint("qwen2", tmp_path))
+        tiny_tokenizer(["entirely different words about rivers and trains"]).save_pretrained(tmp_path)
+    without_int8 = Arithmetic(bfloat16=False, packs_float32=False, int8_steps=None)
+    monkeypatch.setattr(arithmetic, "arithmetic", lambda: without_int8)
+    monkeypatch.setattr(loading, "DenseDecoder", lambda *_, **__: pytest.fail("weights were loaded"))
+    model = str(tiny_llama)
+    config = DraftConfig(model=model if draft == "TARGET" else draft, device="cpu") if draft else None
+    with pytest.raises(ValueError, match=said):
+        CaseEngines(EngineConfig(model=model, device="cpu"), config, [parse_case(case)])
