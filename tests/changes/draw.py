@@ -66,7 +66,7 @@ def _shown(statement: ast.stmt) -> str:
 
 
 _Apply = Callable[[], str | None]
-"""Makes the change in the tree; returns what stands there now, if that is not the statement."""
+"""Makes the change in the tree; returns a text to show in place of the changed statement, or None."""
 
 
 def _changes(source: str) -> list[tuple[ast.stmt, _Apply]]:

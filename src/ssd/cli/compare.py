@@ -156,12 +156,13 @@ def verdict(ratios: Sequence[Ratios], per_round: float, num_tokens: int, load: f
         )
     if num_tokens < _LEAST_TOKENS:
         return f"{num_tokens} tokens are too few to tell: raise --max-tokens."
-    if any(max(each.values) > _MOST_SPREAD * min(each.values) for each in ratios):
-        return f"The turns differ too much to tell ({own} over the target alone): compare again."
+    for each in ratios:
+        if max(each.values) > _MOST_SPREAD * min(each.values):
+            return f"The turns differ too much to tell: {each} times the target alone. Compare again."
     if own.median > _ROOM * per_round:
         return (
-            f"With the draft {own} times as fast, but {per_round:.2f} tokens a round allow at most "
-            f"{per_round:.2f}: the rest does not come from drafting."
+            f"Measured {own} times the target alone, but {per_round:.2f} tokens a round allow no more than "
+            f"that number: the difference does not come from drafting alone. Compare again."
         )
     if min(fastest_alone.values) > 1:
         return f"Faster: {fastest_alone} times the target alone{_where(ratios)}."
@@ -171,7 +172,7 @@ def verdict(ratios: Sequence[Ratios], per_round: float, num_tokens: int, load: f
 
 
 def _where(ratios: Sequence[Ratios]) -> str:
-    return " where it is fastest" if len(ratios) > 1 else ""
+    return " on its best cores" if len(ratios) > 1 else ""
 
 
 def _total(runs: Sequence[Run]) -> SpeculationStats:
@@ -193,7 +194,9 @@ def _show_equality(console: Console, runs: Sequence[Run], *, deterministic: bool
     for run in runs:
         if (difference := first_difference(runs[0].tokens, run.tokens)) is not None:
             text, place = difference
-            console.print(f"Tokens: text {text + 1} differs from token {place + 1} on.", style="red")
+            console.print(
+                f"Tokens: two runs of text {text + 1} differ from token {place + 1} on.", style="red"
+            )
             console.print(_FAULT if deterministic else _TIE)
             return False
     console.print(f"Tokens: all {runs[0].num_tokens} equal in {len(runs)} runs.", style="green")
