@@ -3,14 +3,15 @@
 import json
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pexpect
 import pytest
+from typer.testing import CliRunner
+
+from ssd.cli.main import app
 
 # A line editor turns bracketed paste on when it starts to read, and off when the line is complete.
 _PROMPT = r"\x1b\[\?2004h[\s\S]*?>[\s\S]*?\x1b\[\?25h"
@@ -70,43 +71,45 @@ def chat_with(model: Path, *arguments: str) -> Iterator[Terminal]:
     chat.close()
 
 
-@pytest.fixture
-def terminal(tiny_llama: Path, request: Any) -> Iterator[Terminal]:
-    yield from chat_with(tiny_llama, *request.param)
-
-
 @pytest.fixture(scope="module")
 def plain_chat(tiny_llama: Path) -> Iterator[Terminal]:
     """A chat in mode ar. Tests share it, so each begins with /reset."""
     yield from chat_with(tiny_llama, "--mode", "ar", "--max-tokens", "4")
 
 
-@pytest.mark.parametrize(
-    "terminal", [("--mode", "ar", "--max-tokens", "12", "--deterministic", "--metrics")], indirect=True
-)
-def test_modes_change_live_and_the_answers_do_not(terminal: Terminal) -> None:
-    """Nor does a draft that cannot be had change anything."""
+def test_modes_change_live_and_the_answers_do_not(tiny_llama: Path) -> None:
+    """Nor does a draft that cannot be had change anything. Tokens have the colours of their origins."""
+    terminal = Terminal(
+        *(str(tiny_llama), "--draft", str(tiny_llama), "--ignore-eos", "--max-tokens", "12"),
+        *("--deterministic", "--metrics", "--color-origins"),
+    )
+    terminal.expect("loading tiny-llama")
+    terminal.expect("starting the draft")
+    terminal.wait_for_prompt()
 
     def answer() -> str:
         terminal.say("/reset")
         return terminal.say("The quick")
 
+    ahead = answer()
+    assert "mode ar" in terminal.say("/mode ar")
     alone = answer()
     assert re.search(r"\[12 tokens, [\d.]+ tok/s, first after [\d.]+ s\]", alone)
     assert "no model at" in terminal.say("/mode ssd /nowhere")
     still_alone = answer()
     assert "mode sd" in terminal.say("/mode sd")
+    terminal.say("/reset")
+    terminal.send("The quick\r")
+    terminal.expect("\x1b\\[32m")
+    terminal.wait_for_prompt()
     in_turns = answer()
-    assert "mode ssd" in terminal.say("/mode ssd")
-    ahead = answer()
-    assert "mode ar" in terminal.say("/mode ar")
-    again = answer()
-    texts = [text.split("[12 tokens")[0] for text in (alone, still_alone, in_turns, ahead, again)]
+    texts = [text.split("[12 tokens")[0] for text in (alone, still_alone, in_turns, ahead)]
     assert len(set(texts)) == 1, texts
     assert "accepted a round" in in_turns
     assert re.search(r"hits \d+%, [\d.]+ accepted a round", ahead)
-    assert "accepted" not in again
+    assert "accepted" not in still_alone
     assert terminal.end() == 0
+    terminal.close()
 
 
 def test_lines_can_be_edited_and_called_back(plain_chat: Terminal, tmp_path: Path) -> None:
@@ -139,7 +142,11 @@ def test_commands(plain_chat: Terminal, tmp_path: Path) -> None:
     assert plain_chat.end("\x04") == 0
 
 
-@pytest.mark.parametrize("terminal", [("--mode", "ar", "--metrics")], indirect=True)
+@pytest.fixture
+def terminal(tiny_llama: Path) -> Iterator[Terminal]:
+    yield from chat_with(tiny_llama, "--mode", "ar", "--metrics")
+
+
 def test_ctrl_c_ends_the_answer_and_not_the_chat(terminal: Terminal, tmp_path: Path) -> None:
     terminal.send("The quick\r")
     terminal.expect(r"2004l[^>]*[a-z]{2}")
@@ -156,22 +163,10 @@ def test_ctrl_c_ends_the_answer_and_not_the_chat(terminal: Terminal, tmp_path: P
     assert terminal.end() == 0
 
 
-def test_loading_shows_how_far_it_is_and_tokens_are_coloured_by_origin(tiny_llama: Path) -> None:
-    chat = Terminal(str(tiny_llama), "--draft", str(tiny_llama), "--color-origins", "--max-tokens", "9")
-    chat.expect("loading tiny-llama")
-    chat.expect("starting the draft")
-    chat.wait_for_prompt()
-    chat.say("/mode sd")
-    chat.send("The quick\r")
-    chat.expect("\x1b\\[32m")
-    chat.wait_for_prompt()
-    assert chat.end() == 0
-
-
 def test_without_a_terminal_lines_are_read_plainly(tiny_llama: Path) -> None:
-    command = [sys.executable, "-m", "ssd", "chat", str(tiny_llama), "--max-tokens", "5", "--ignore-eos"]
-    result = subprocess.run(command, input="The quick\n", capture_output=True, text=True, timeout=120)
-    assert result.returncode == 0, result.stderr
+    command = ["chat", str(tiny_llama), "--max-tokens", "5", "--ignore-eos"]
+    result = CliRunner().invoke(app, command, input="The quick\n")
+    assert result.exit_code == 0, result.stderr
     title, answer, *_ = result.stdout.splitlines()
     assert "mode ar" in title
     assert answer

@@ -38,9 +38,8 @@ def run(*options: str, folder: Path) -> "subprocess.CompletedProcess[str]":
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="this system does not pin")
 def test_a_draft_is_on_its_cores_before_torch_counts_them(tmp_path: Path) -> None:
     """MKL visits every core it may use: on that of a busy target a restart took two minutes."""
-    usable = sorted(os.sched_getaffinity(0))
-    assert f"cores {usable}" in run(folder=tmp_path).stdout
-    assert f"cores {usable[-1:]}" in run("--cores", str(usable[-1]), folder=tmp_path).stdout
+    last = max(os.sched_getaffinity(0))
+    assert f"cores [{last}]" in run("--cores", str(last), folder=tmp_path).stdout
 
 
 def test_a_draft_that_loads_ends_at_once(tiny_llama: Path, tmp_path: Path) -> None:

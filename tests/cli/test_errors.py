@@ -47,6 +47,7 @@ WRONG = {
     "chat --url http://a --max-model-len 9": "leave it out",
     "serve m --engine ssd --print-commands": "add that, or leave it out",
     "serve m --engine ssd -- --x": "leave it out, or add --engine vllm",
+    "serve m --engine ssd --pad-drafts": "--pad-drafts is for --engine vllm",
     "serve m --engine ssd --log-level loud": "is not one of 'debug', 'info', 'warning', 'error'",
     "serve damaged.gguf --engine vllm --print-commands": "or use --engine ssd",
     "plan --target nothing": "or give a model's config.json",

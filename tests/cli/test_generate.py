@@ -60,15 +60,6 @@ def test_generate_reads_standard_input_without_its_line_end(tiny_llama: Path) ->
     assert piped.startswith("Once upon")
 
 
-def test_a_draft_changes_nothing_but_speed(tiny_llama: Path) -> None:
-    arguments = ("generate", "-m", str(tiny_llama), "-p", "Once", "--max-tokens", "12", "--deterministic")
-    plain = ssd(*arguments)
-    in_turns = ssd(*arguments, "--draft", str(tiny_llama), "--mode", "sd")
-    ahead = ssd(*arguments, "--draft", str(tiny_llama))
-    assert plain.stdout == in_turns.stdout == ahead.stdout
-    assert "tokens a round" in in_turns.stderr
-
-
 def test_it_explains_its_tokens_and_writes_down_who_computed_when(tiny_llama: Path, tmp_path: Path) -> None:
     result = ssd(
         *("generate", "-m", str(tiny_llama), "-p", "Once", "--max-tokens", "12", "--draft", str(tiny_llama)),

@@ -2,20 +2,16 @@
 
 import json
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
 from pathlib import Path
 
-import httpx
 import pytest
 
 from ssd.models.hub import model_title
 from ssd.models.names import HubName, parse_hub_name
 from tests.cli.fake_hub import FakeHub
-from tests.server.process import free_port, until
 
 NOWHERE = "http://127.0.0.1:9"
 
@@ -58,45 +54,6 @@ def generated(endpoint: str, cache: Path, *commands: Sequence[str]) -> list[tupl
     return [tuple(json.loads(line)) for line in done.stdout.splitlines()]
 
 
-@contextmanager
-def served(model: str, endpoint: str, cache: Path) -> Iterator[str]:
-    """The address of a server that is ready."""
-    port = free_port()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "ssd", "serve", model, "--port", str(port)], env=environment(endpoint, cache)
-    )
-    url = f"http://127.0.0.1:{port}"
-
-    def is_ready() -> bool:
-        assert process.poll() is None, "it ended"
-        with suppress(httpx.TransportError):
-            return httpx.get(f"{url}/ready").status_code == 200
-        return False
-
-    try:
-        until(is_ready, seconds=180)
-        yield url
-    finally:
-        process.send_signal(signal.SIGTERM)
-        process.wait(30)
-
-
-def test_a_model_is_fetched_once_and_then_found_without_a_network(hub: FakeHub, tmp_path: Path) -> None:
-    """So is a draft. What is not in the cache then is refused, with where it was looked for."""
-    here, empty = tmp_path / "cache", tmp_path / "empty"
-    with_draft = ["tiny/model", "--draft", "tiny/model", "--mode", "sd"]
-    fetched, drafted = generated(hub.url, here, ["tiny/model"], with_draft)
-    assert fetched[0] == 0, fetched
-    assert any("model.safetensors" in path for path in hub.asked)
-    assert not any("pickle.bin" in path for path in hub.asked)
-    assert drafted[0] == 0, drafted
-    assert "tokens a round" in drafted[2]
-    found, missing = generated(NOWHERE, here, ["tiny/model"], ["tiny/model", "--hf-cache", str(empty)])
-    assert found[:2] == fetched[:2], found
-    assert missing[0] == 2
-    assert f"tiny/model is not in the cache ({empty}) and the hub cannot be reached" in missing[2]
-
-
 REFUSED = {
     "tiny/unknown": "no model of that name on the hub",
     "tiny/gated": "tiny/gated is gated: accept its terms on",
@@ -105,21 +62,25 @@ REFUSED = {
 }
 
 
-def test_what_the_hub_refuses_is_said_with_a_remedy(hub: FakeHub, tmp_path: Path) -> None:
-    found = generated(hub.url, tmp_path, *([model] for model in REFUSED))
-    for (code, _, said), message in zip(found, REFUSED.values(), strict=True):
+def test_a_model_is_fetched_once_and_then_found_without_a_network(hub: FakeHub, tmp_path: Path) -> None:
+    """So is a draft. What the hub refuses, or is not in the cache then, is refused with a remedy."""
+    here, empty = tmp_path / "cache", tmp_path / "empty"
+    with_draft = ["tiny/model", "--draft", "tiny/model", "--mode", "sd"]
+    fetched, drafted, *refused = generated(
+        hub.url, here, ["tiny/model"], with_draft, *([model] for model in REFUSED)
+    )
+    assert fetched[0] == 0, fetched
+    assert any("model.safetensors" in path for path in hub.asked)
+    assert not any("pickle.bin" in path for path in hub.asked)
+    assert drafted[0] == 0, drafted
+    assert "tokens a round" in drafted[2]
+    for (code, _, said), message in zip(refused, REFUSED.values(), strict=True):
         assert code == 2, said
         assert message in said
-        assert "Traceback" not in said
-
-
-def test_a_server_gets_ready_and_keeps_the_name_it_was_given(hub: FakeHub, tmp_path: Path) -> None:
-    body = {"model": "tiny/model", "prompt": "The quick", "max_tokens": 3, "temperature": 0}
-    with served("tiny/model", hub.url, tmp_path) as url:
-        assert httpx.get(f"{url}/v1/models").json()["data"][0]["id"] == "tiny/model"
-        answer = httpx.post(f"{url}/v1/completions", json=body, timeout=60)
-    assert answer.status_code == 200, answer.text
-    assert answer.json()["choices"][0]["finish_reason"] == "length"
+    found, missing = generated(NOWHERE, here, ["tiny/model"], ["tiny/model", "--hf-cache", str(empty)])
+    assert found[:2] == fetched[:2], found
+    assert missing[0] == 2
+    assert f"tiny/model is not in the cache ({empty}) and the hub cannot be reached" in missing[2]
 
 
 @pytest.mark.parametrize(

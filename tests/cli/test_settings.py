@@ -207,11 +207,6 @@ def test_files_are_under_the_command_line_and_over_the_defaults(
     assert (over["max_num_seqs"], over["deterministic"], over["cores"]) == (6, False, [2])
 
 
-def test_a_section_is_for_its_command(tmp_path: Path) -> None:
-    file = config_file(tmp_path, "model: m\nshow:\n  temperature: 0.7\nother:\n  port: 1\n")
-    assert run("--config", file)["temperature"] == 0.7
-
-
 def test_a_section_of_a_command_may_have_owners_too(tmp_path: Path) -> None:
     content = "model: m\ndraft: {model: d, width: 8}\nshow:\n  lookahead: 3\n  draft: {width: 9}\n"
     shown = run("--config", config_file(tmp_path, content))

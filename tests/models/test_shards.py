@@ -40,7 +40,7 @@ def products(make: MakeMatMul, weight: Tensor, bias: Tensor | None, x: Tensor) -
     return found
 
 
-@pytest.mark.parametrize("rows", [1, 5, 16, 128])
+@pytest.mark.parametrize("rows", [1, 16, 128])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(
     "make",
@@ -60,7 +60,7 @@ def test_bits_do_not_depend_on_the_number_of_threads(make: MakeMatMul, dtype: to
     assert all(torch.equal(first, each) for each in others)
 
 
-@pytest.mark.parametrize("num_outputs", [1, 255, 512, 700, 20_000])
+@pytest.mark.parametrize("num_outputs", [1, 255, 700, 20_000])
 @pytest.mark.parametrize("with_bias", [True, False])
 def test_shards_equal_the_whole(num_outputs: int, with_bias: bool) -> None:
     weight, x = torch.randn(num_outputs, 64), torch.randn(16, 64)

@@ -39,11 +39,6 @@ def test_none_on_top_and_huge_logits() -> None:
     assert result.logprob == pytest.approx(-np.log(2))
 
 
-def test_half_precision_is_read_as_it_is() -> None:
-    logits = torch.randn(2, 100, generator=torch.Generator().manual_seed(2)).bfloat16()
-    assert token_logprobs(logits, [1, 2], 3) == token_logprobs(logits.float(), [1, 2], 3)
-
-
 def test_one_token_a_row() -> None:
     with pytest.raises(ValueError, match="1 tokens for 2 rows"):
         token_logprobs(torch.zeros(2, 3), [0], 1)

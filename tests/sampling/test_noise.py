@@ -1,4 +1,4 @@
-"""The noise: its definition, its independence of shape, and its statistics over 10⁷ draws.
+"""The noise: its definition, its independence of shape, and its statistics over 4 million draws.
 
 All seeds are fixed, so a statistical test either always passes or always fails; its threshold (p = 1e-6) says
 how surprising the fixed draw would have to be for an ideal generator.
@@ -21,7 +21,7 @@ from tests.sampling.noise import gumbel_noise
 from tests.sampling.test_philox import plain_philox
 
 P_VALUE = 1e-6
-DRAWS = 10_000_000
+DRAWS = 4_000_000
 
 
 def plain_noise(seed: int, position: int, token: int) -> float:
@@ -90,11 +90,6 @@ def test_positions_out_of_range_are_refused() -> None:
             gumbel_noise_ragged([0], [position], [torch.tensor([3])])
 
 
-def test_no_rows_and_no_tokens() -> None:
-    assert gumbel_noise([], [], 7).shape == (0, 7)
-    assert gumbel_noise([1], [1], 0).shape == (1, 0)
-
-
 def test_mixed_seeds_keep_index_zero_and_do_not_collide() -> None:
     seeds = [*range(1500), *(2**64 - 1 - i for i in range(500)), *(i << 32 for i in range(1, 500))]
     assert all(mix_seed(seed, 0) == seed for seed in seeds)
@@ -142,7 +137,7 @@ def test_uniform_and_independent(direction: Callable[[], torch.Tensor]) -> None:
     counts = np.bincount((u.ravel() * 1024).astype(np.int64), minlength=1024)
     assert len(counts) == 1024
     assert stats.chisquare(counts).pvalue > P_VALUE
-    assert stats.kstest(u.ravel()[: DRAWS // 10], "uniform").pvalue > P_VALUE
+    assert stats.kstest(u.ravel()[: DRAWS // 4], "uniform").pvalue > P_VALUE
     assert abs(serial_z(u)) < stats.norm.isf(P_VALUE / 2)
     # Neighbours two by two, in 32 × 32 cells: dependence that a correlation does not see.
     cells = (u * 32).astype(np.int64)

@@ -109,9 +109,3 @@ def test_ids_beyond_a_smaller_head_are_skipped() -> None:
     )
     values = edited([2.0] * 3, params, prompt=(8, 0), output=(7, 0), end_ids=(6,), bad_word_ids=((5,),))
     assert values == [0.0, 3.0, 2.0]
-
-
-def test_history_may_be_an_array() -> None:
-    params = SamplingParams(frequency_penalty=1.0)
-    row = SamplingRow(params, 0, 3, np.array([1, 2]), np.array([2]))  # type: ignore[arg-type]
-    assert edit_logits(torch.zeros(4), row).tolist() == [0.0, 0.0, -1.0, 0.0]
