@@ -2,16 +2,20 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import httpx
 import pytest
 
 from ssd.models.hub import model_title
 from ssd.models.names import HubName, parse_hub_name
 from tests.cli.fake_hub import FakeHub
+from tests.server.process import free_port, until
 
 NOWHERE = "http://127.0.0.1:9"
 
@@ -54,6 +58,29 @@ def generated(endpoint: str, cache: Path, *commands: Sequence[str]) -> list[tupl
     return [tuple(json.loads(line)) for line in done.stdout.splitlines()]
 
 
+@contextmanager
+def served(model: str, endpoint: str, cache: Path) -> Iterator[str]:
+    """The address of a server that is ready."""
+    port = free_port()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "ssd", "serve", model, "--port", str(port)], env=environment(endpoint, cache)
+    )
+    url = f"http://127.0.0.1:{port}"
+
+    def is_ready() -> bool:
+        assert process.poll() is None, "it ended"
+        with suppress(httpx.TransportError):
+            return httpx.get(f"{url}/ready").status_code == 200
+        return False
+
+    try:
+        until(is_ready, seconds=180)
+        yield url
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(30)
+
+
 REFUSED = {
     "tiny/unknown": "no model of that name on the hub",
     "tiny/gated": "tiny/gated is gated: accept its terms on",
@@ -81,6 +108,15 @@ def test_a_model_is_fetched_once_and_then_found_without_a_network(hub: FakeHub, 
     assert found[:2] == fetched[:2], found
     assert missing[0] == 2
     assert f"tiny/model is not in the cache ({empty}) and the hub cannot be reached" in missing[2]
+
+
+def test_a_server_gets_ready_and_keeps_the_name_it_was_given(hub: FakeHub, tmp_path: Path) -> None:
+    body = {"model": "tiny/model", "prompt": "The quick", "max_tokens": 3, "temperature": 0}
+    with served("tiny/model", hub.url, tmp_path) as url:
+        assert httpx.get(f"{url}/v1/models").json()["data"][0]["id"] == "tiny/model"
+        answer = httpx.post(f"{url}/v1/completions", json=body, timeout=60)
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["choices"][0]["finish_reason"] == "length"
 
 
 @pytest.mark.parametrize(

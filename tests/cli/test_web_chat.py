@@ -258,3 +258,16 @@ def test_nothing_is_cut_off(page: Any, server: FakeOpenAI, width: int) -> None:
             assert page.locator("pre").count() == 1
         assert page.evaluate(wide)
         assert page.evaluate(inside)
+
+
+def test_dark_and_light(page: Any) -> None:
+    def paper() -> str:
+        return str(page.evaluate("getComputedStyle(document.body).backgroundColor"))
+
+    page.emulate_media(color_scheme="light")
+    light = paper()
+    page.emulate_media(color_scheme="dark")
+    dark = paper()
+    assert light != dark
+    page.click("#theme")
+    assert paper() == light
