@@ -100,12 +100,12 @@ def test_the_first_difference_is_found(
 @pytest.mark.parametrize(
     ("own", "everywhere", "per_round", "num_tokens", "load", "said"),
     [
-        ([2.0, 2.1, 2.2], [1.4, 1.5, 1.6], 2.5, 64, 0.02, "Faster: 1.50 (1.40–1.60)"),
-        ([2.0, 2.1, 2.2], None, 2.5, 64, None, "Faster: 2.10 (2.00–2.20)"),
-        ([1.3, 1.4, 1.5], [0.95, 1.0, 1.1], 2.5, 64, 0.0, "No difference: 1.00"),
-        ([1.3, 1.4, 1.5], [0.7, 0.8, 0.9], 2.5, 64, 0.0, "Slower: 0.80 (0.70–0.90)"),
+        ([2.0, 2.1, 2.2], [1.4, 1.5, 1.6], 2.5, 64, 0.02, "Faster in all 3 turns: 1.50 (1.40–1.60)"),
+        ([2.0, 2.1, 2.2], None, 2.5, 64, None, "cannot be told here"),
+        ([1.3, 1.4, 1.5], [0.95, 1.0, 1.1], 2.5, 64, 0.0, "Neither faster nor slower in all 3 turns: 1.00"),
+        ([1.3, 1.4, 1.5], [0.7, 0.8, 0.9], 2.5, 64, 0.0, "Slower in all 3 turns: 0.80 (0.70–0.90)"),
         # All cores may be the slower choice: then the target's own cores are what the draft must beat.
-        ([0.8, 0.85, 0.9], [1.4, 1.5, 1.6], 2.5, 64, 0.0, "Slower: 0.85"),
+        ([0.8, 0.85, 0.9], [1.4, 1.5, 1.6], 2.5, 64, 0.0, "Slower in all 3 turns: 0.85"),
         # A draft that gave .14 tokens a round cannot have made decoding 4.68 times as fast.
         ([4.5, 4.68, 4.8], [4.5, 4.6, 4.7], 1.14, 64, 0.0, "does not come from drafting alone"),
         ([2.0, 2.1, 2.2], [1.4, 1.5, 1.6], 2.5, 64, 0.4, "too busy to tell: other programs took 40%"),

@@ -164,11 +164,13 @@ def verdict(ratios: Sequence[Ratios], per_round: float, num_tokens: int, load: f
             f"Measured {own} times the target alone, but {per_round:.2f} tokens a round allow no more than "
             f"that number: the difference does not come from drafting alone. Compare again."
         )
+    said = f"{fastest_alone} times the target alone{_where(ratios)}"
+    unknown = " Whether other programs computed meanwhile cannot be told here." if load is None else ""
     if min(fastest_alone.values) > 1:
-        return f"Faster: {fastest_alone} times the target alone{_where(ratios)}."
+        return f"Faster in all {TURNS} turns: {said}.{unknown}"
     if max(fastest_alone.values) < 1:
-        return f"Slower: {fastest_alone} times the target alone{_where(ratios)}. Do not use this draft here."
-    return f"No difference: {fastest_alone} times the target alone{_where(ratios)}, within noise."
+        return f"Slower in all {TURNS} turns: {said}. Do not use this draft here.{unknown}"
+    return f"Neither faster nor slower in all {TURNS} turns: {said}.{unknown}"
 
 
 def _where(ratios: Sequence[Ratios]) -> str:

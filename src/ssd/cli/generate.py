@@ -119,6 +119,12 @@ def generate(
 def _require_comparable(engine: EngineOptions, *, is_shown_otherwise: bool) -> None:
     if engine.engine_config().mode == "ar":
         raise ValueError("--compare needs a draft: name one with --draft")
+    draft = engine.engine_config().draft
+    if draft is not None and draft.is_elsewhere:
+        raise ValueError(
+            "--compare starts the draft itself, so that its work is not taken for that of other programs: "
+            "name a model with --draft, not an address"
+        )
     if is_shown_otherwise:
         raise ValueError("--compare prints its own figures: leave out --json, --explain and --trace")
 

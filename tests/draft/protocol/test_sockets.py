@@ -1,6 +1,7 @@
 """Keys that each side keeps for itself, and sockets that take no more than they should."""
 
 import contextlib
+import errno
 import os
 import shutil
 import stat
@@ -20,6 +21,7 @@ from ssd.draft.protocol.sockets import (
     SocketError,
     ZmqDraftSocket,
     ZmqEngineSocket,
+    _OnlyKnown,
     make_keys,
     make_tenant_keys,
 )
@@ -299,3 +301,26 @@ def test_a_key_removed_with_or_after_the_shared_one_is_refused(folder: Path) -> 
         assert reaches(draft, folder / "engine") is None
         (folder / "draft/alice.key").unlink()
         assert reaches(draft, folder / "alice") is None
+
+
+def test_keys_survive_a_moment_in_which_no_file_can_be_opened(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_tenant_keys(folder, "alice")
+    keys = Keys(folder / "draft")
+    known = _OnlyKnown(keys, keys.names())
+    alice, engine = keys.public("alice"), keys.public("engine")
+
+    def fail(*_arguments: object) -> None:
+        raise OSError(errno.EMFILE, "too many open files")
+
+    with monkeypatch.context() as without_files:
+        without_files.setattr(Keys, "state", fail)
+        assert known.callback("*", alice)
+    with monkeypatch.context() as without_files:
+        without_files.setattr(Keys, "public", fail)
+        assert not known.callback("*", alice)
+    assert known.callback("*", alice)
+    (folder / "draft/engine.key").unlink()
+    assert not known.callback("*", engine)
+    assert known.callback("*", alice)

@@ -10,7 +10,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -106,12 +106,12 @@ class Keys:
             self._file(f"{_SHARED_KEY}.key")
 
     def state(self) -> list[tuple[str, int, int]]:
-        """Another one once a public key was added, removed or replaced."""
+        """Another one once a public key was added, removed or replaced, or may be read by others."""
         found = []
         for path in sorted(self.folder.glob("*.key")):
-            with contextlib.suppress(OSError):  # It has just been removed.
+            with contextlib.suppress(FileNotFoundError):  # It has just been removed.
                 found.append((path.name, path.stat()))
-        return [(name, stat.st_mtime_ns, stat.st_ino) for name, stat in found]
+        return [(name, stat.st_ctime_ns, stat.st_ino) for name, stat in found]
 
     def public(self, name: str) -> bytes:
         return zmq.auth.load_certificate(self._file(f"{name}.key"))[0]
@@ -382,7 +382,8 @@ class _OnlyKnown:
         connections may still stand."""
         self._keys, self._names = keys, names
         self._accepted = set(names)
-        self._read_at = keys.state()
+        self._read_at: list[tuple[str, int, int]] | None = None
+        """The state in which all files could be read; None: the next connection reads them again."""
 
     def callback(self, domain: str, key: bytes) -> bool:
         self._read_again()
@@ -393,20 +394,30 @@ class _OnlyKnown:
 
         A key whose file is gone or cannot be read is not accepted; the others are.
         """
-        state = self._keys.state()
+        try:
+            state = self._keys.state()
+        except OSError as error:  # An error that is not caught here would end the authenticator for good.
+            logger.warning("the keys cannot be read again, so the ones before stay valid: %s", error)
+            return
         if state == self._read_at:
             return
-        names = dict(self._readable())
+        names, is_whole = self._readable([name for name, *_times in state])
         self._names.update(names)
-        self._accepted, self._read_at = set(names), state
-        logger.info("read the keys again: %d are accepted", len(names))
+        self._accepted, self._read_at = set(names), state if is_whole else None
+        logger.info("read the keys: %d are accepted", len(names))
 
-    def _readable(self) -> Iterator[tuple[bytes, str]]:
-        for path in sorted(self._keys.folder.glob("*.key")):
+    def _readable(self, files: Sequence[str]) -> tuple[dict[bytes, str], bool]:
+        """Names by key, and whether no file failed in a way that may pass, such as too many open files."""
+        names, is_whole = dict[bytes, str](), True
+        for path in map(Path, files):
             try:
-                yield self._keys.public(path.stem), path.stem
+                names[self._keys.public(path.stem)] = path.stem
             except (OSError, ValueError) as error:
-                logger.warning("the key %s is not accepted, since its file cannot be read: %s", path, error)
+                logger.warning(
+                    "the key %s is not accepted, since its file cannot be read: %s", path.name, error
+                )
+                is_whole = is_whole and not isinstance(error, OSError)
+        return names, is_whole
 
 
 def _configured(socket: "zmq.Socket[bytes]", heartbeat: tuple[int, int]) -> "zmq.Socket[bytes]":
