@@ -46,8 +46,8 @@ from ssd.runtime.capture import Capture, CudaGraphs, Replay, Work
 from ssd.runtime.eager import EagerRunner
 from ssd.runtime.loading import LoadedModel
 from ssd.selftest.made_up import MadeUpShape, loaded_model
-from ssd.selftest.recording import RunAgain
 from tests.runtime.counted_device import DEVICE, CountedDevice, size_of
+from tests.runtime.recording import RunAgain
 from tests.runtime.stand_in import StandInDevice
 from tests.still_clock import still
 
@@ -58,10 +58,10 @@ _CPU = torch.device("cpu")
 _NUM_BLOCKS, _H100_PROCESSORS, _NODES_SEEN = 16_384, 132, 64
 
 ANSWERS = {
-    "ssd.kernels.trust.can_launch": True,
+    "ssd.kernels.language.can_launch": True,
+    "ssd.draft.tree.gpu.can_launch": True,
+    "ssd.draft.tree.gpu_rows.can_launch": True,
     "ssd.kernels.attention.is_hip": False,
-    # Kernels that only count cannot be compared with torch.
-    "ssd.draft.server.kernel_checks.check_steps": (),
 }
 """What functions that need a real GPU return here, by their names."""
 

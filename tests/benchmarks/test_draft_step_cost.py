@@ -13,9 +13,9 @@ from ssd.draft.server.steps import StepInput
 from ssd.draft.tree.tables import Shape
 from ssd.planning.hardware import find_device
 from ssd.planning.step_price import price
-from ssd.selftest.recording import RunAgain
-from ssd.selftest.times import count_launches
 from tests.runtime.counted_device import DEVICE, CountedDevice
+from tests.runtime.launches import count_launches
+from tests.runtime.recording import RunAgain
 
 Counted = tuple[Shape, list[Kernels]]
 

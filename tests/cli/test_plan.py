@@ -1,14 +1,12 @@
 """`ssd plan` as users run it."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner, Result
 
 from ssd.cli.main import app
-from ssd.planning.measured import SelfTestRecord
 
 
 def ssd_plan(*arguments: str) -> Result:
@@ -33,29 +31,6 @@ def test_a_replica_in_words_and_figures() -> None:
     ways = {each["way"]: each for each in content["offers"] if each["tp"] == 1}
     assert ways["ssd"]["per_user"] > ways["ar"]["per_user"]
     assert ways["ssd"]["num_devices"] == 2
-
-
-def test_figures_of_a_self_test_take_the_place_of_assumed_ones(tmp_path: Path) -> None:
-    h100 = SelfTestRecord(
-        device="NVIDIA H100 80GB HBM3", bandwidth=2.0e12, launch=5e-6, captured_launch=1e-6,
-        launches_per_layer=20, launches_beside=5, host=2e-3, target_seconds={1: 0.1}, draft_seconds={1: 0.01},
-    )  # fmt: skip
-    h100.write(tmp_path / "h100.json")
-    arguments = ("--target", "8B", "--devices", "2")
-    assumed = as_json(*arguments)
-    found = as_json(*arguments, "--measured", str(tmp_path / "h100.json"))
-    ar, measured = (
-        next(each for each in content["offers"] if each["way"] == "ar" and each["tp"] == 1)
-        for content in (assumed, found)
-    )
-    assert measured["rate"] < ar["rate"], "memory is slower, and the host has its time"
-    said = " ".join(found["advice"])
-    assert "20 launches a layer and 5 beside them, 1.0 µs each (measured on NVIDIA H100" in said
-    assert "the host 2.00 ms a round" in said
-    assert "sd its own speculation" in said
-    refused = ssd_plan("--measured", str(tmp_path / "none.json"))
-    assert refused.exit_code == 2
-    assert "--selftest --record FILE" in " ".join(refused.stderr.split())
 
 
 def test_the_target_is_an_argument_too_and_may_be_a_name_of_the_hub() -> None:

@@ -12,7 +12,6 @@ from ssd.draft.tree.arrays import Arrays, NumpyArrays, TorchArrays
 from ssd.draft.tree.children import GREEDY_CANDIDATES, FixedChildren, LooseChildren, SamplingNeeds
 from ssd.draft.tree.gpu import FusedChildren, children_on
 from ssd.draft.tree.tables import Shape, Tables
-from ssd.kernels import trust
 from ssd.sampling import gumbel_noise_at
 from ssd.sampling.murmur import murmur_noise
 
@@ -49,13 +48,13 @@ def test_they_are_those_of_the_torch_form(head: bool) -> None:
     torch.testing.assert_close(raws, shares, rtol=1e-5, atol=1e-5)
 
 
-def test_kernels_on_a_gpu_where_they_may_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernels_on_a_gpu_where_they_can_be_launched(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(children_on(CPU, 3, None, truncates=True), FixedChildren)
     gpu: Any = SimpleNamespace(type="cuda")
     monkeypatch.setattr(fused_children, "FixedChildren", lambda *given, **how: "fixed")
     monkeypatch.setattr(fused_children, "FusedChildren", lambda *given, **how: "fused")
     for verdict, kind in ((True, "fused"), (False, "fixed")):
-        monkeypatch.setattr(trust, "may_run", lambda kernel, device, it=verdict: it and kernel == "children")
+        monkeypatch.setattr(fused_children, "can_launch", lambda device, it=verdict: it)
         assert str(children_on(gpu, 3, None, truncates=False)) == kind
 
 

@@ -14,7 +14,7 @@ from ssd.attention.fused import FusedBackend
 from ssd.attention.inputs import Layout, PlainInput
 from ssd.attention.paged import PagedBackend
 from ssd.attention.sdpa import SdpaBackend
-from ssd.kernels import language, trust
+from ssd.kernels import language
 from ssd.kernels.tiles import NOT_KNOWN, AttentionShape, attention_tiles
 from ssd.kvcache.pool import KVPool, PoolShape
 from ssd.runtime.decision import FusedDecision, decision_on
@@ -49,16 +49,16 @@ def shape_here(num_trees: int) -> PoolShape:
     return PoolShape(1, 2, 32, 1, 16, torch.float32, torch.device("cpu"), 16, num_trees)
 
 
-def test_keys_move_by_a_kernel_where_it_may_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keys_move_by_a_kernel_where_it_can_be_launched(monkeypatch: pytest.MonkeyPatch) -> None:
     pool, other = KVPool(shape_here(1)), KVPool(shape_here(1))
     for mine, its in ((pool.keys, other.keys), (pool.values, other.values)):
         its.copy_(mine.copy_(torch.randn(mine.shape)))
     assert mover(pool) == pool.move
     on_gpu: Any = SimpleNamespace(**vars(pool), move=pool.move)
     on_gpu.shape = replace(pool.shape, device=torch.device("cuda"))
-    monkeypatch.setattr(trust, "may_run", lambda kernel, device: False)
+    monkeypatch.setattr(language, "can_launch", lambda device: False)
     assert mover(on_gpu) == pool.move
-    monkeypatch.setattr(trust, "may_run", lambda kernel, device: kernel == "move")
+    monkeypatch.setattr(language, "can_launch", lambda device: True)
     sources, targets = torch.tensor([40, 41, 16]), torch.tensor([2, 3, 16])
     mover(on_gpu)(sources, targets)
     other.move(sources, targets)

@@ -9,13 +9,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from ssd.draft.server.kernel_checks import check_steps
 from ssd.kernels.kv import move_kv
 from ssd.kernels.tree_outcomes import fade
-from ssd.runtime.kernel_checks import AttentionCase, CaseSequence, LogitsCase, RowsCase, check_kernels
-from ssd.selftest.kernels import ROUNDS
 from tests.kernels.launched import launched_kernels
+from tests.kernels.model_checks import AttentionCase, CaseSequence, LogitsCase, RowsCase, check_kernels
 from tests.kernels.races import RaceLog, logged_races
+from tests.kernels.tree_checks import ROUNDS, check_steps
 from tests.kernels.walk_scene import Scene
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")

@@ -12,7 +12,11 @@ from ssd.attention.sdpa import SdpaBackend
 from ssd.kernels.decide import decide_rows
 from ssd.kernels.language import INTERPRETS
 from ssd.kernels.rope import rotate_and_write_kv
-from ssd.runtime.kernel_checks import (
+from ssd.sampling import Draws
+from tests.attention.attended import attended
+from tests.kernels.bfloat16 import bfloat16_computes
+from tests.kernels.model_checks import (
+    SCENES,
     AttentionCase,
     CaseSequence,
     KernelCase,
@@ -21,10 +25,6 @@ from ssd.runtime.kernel_checks import (
     batch_and_pool,
     check_kernels,
 )
-from ssd.sampling import Draws
-from ssd.selftest.kernels import SCENES
-from tests.attention.attended import attended
-from tests.kernels.bfloat16 import bfloat16_computes
 
 CPU = torch.device("cpu")
 GRID = (

@@ -1,31 +1,21 @@
 """A draft's steps by our kernels are torch's, tree by tree; and which of the two a forest takes."""
 
 from dataclasses import replace
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
 
-from ssd.draft.server import kernel_checks
-from ssd.draft.server.kernel_checks import CHECKED, ForestScene, check_steps, scene_of, sound_kernels
-from ssd.draft.server.main import shape_for
+from ssd.draft.tree import gpu_rows
 from ssd.draft.tree.arrays import TorchArrays
 from ssd.draft.tree.device_edits import DeviceEdits
 from ssd.draft.tree.device_runs import RunFinder
 from ssd.draft.tree.gpu import STEPS, FusedForest, kernels_on
 from ssd.draft.tree.gpu_rows import FusedEdits, FusedRunFinder, edits_on, run_finder_on
 from ssd.draft.tree.tables import Shape
-from ssd.kernels import trust
-from ssd.selftest.kernels import ROUNDS
+from tests.kernels.tree_checks import CHECKED, ROUNDS, ForestScene, check_steps
 
 CPU = torch.device("cpu")
 SHAPE = Shape(3, 4, rows=6, slots=20, children=3)
-
-
-@pytest.fixture(autouse=True)
-def nothing_failed_yet(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trust, "_failed", set())
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
@@ -36,8 +26,10 @@ def test_each_step_does_what_torch_does(rounds: ForestScene) -> None:
     assert [each for each in findings if not each.is_sound] == []
 
 
-def test_a_card_finds_runs_and_edits_by_kernels_where_they_may_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trust, "can_launch", lambda device: True)
+def test_a_card_finds_runs_and_edits_by_kernels_where_they_can_be_launched(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(gpu_rows, "can_launch", lambda device: True)
     meta = torch.device("meta")
 
     def kinds(device: torch.device) -> tuple[type, type]:
@@ -45,9 +37,7 @@ def test_a_card_finds_runs_and_edits_by_kernels_where_they_may_run(monkeypatch: 
 
     assert kinds(meta) == (FusedRunFinder, FusedEdits)
     assert kinds(CPU) == (RunFinder, DeviceEdits)
-    trust.leave_to_torch("runs", meta)
-    assert kinds(meta) == (RunFinder, FusedEdits)
-    trust.leave_to_torch("edits", meta)
+    monkeypatch.setattr(gpu_rows, "can_launch", lambda device: False)
     assert kinds(meta) == (RunFinder, DeviceEdits)
 
 
@@ -92,18 +82,3 @@ def test_what_fails_is_torchs() -> None:
     forest = FusedForest(TorchArrays(), SHAPE)
     forest.apply()
     assert not hasattr(forest, "_fused")
-
-
-def test_a_service_tries_its_own_shapes_and_leaves_what_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    gpu: Any = SimpleNamespace(type="cuda")
-    pool = SimpleNamespace(shape=SimpleNamespace(num_trees=7, block_size=16, tree_start=lambda row: 64))
-    config = SimpleNamespace(width=12, lookup=4, children=5)
-    shape = shape_for(*(SimpleNamespace(pool=pool, max_model_len=320), config))  # type: ignore[arg-type]
-    tried = scene_of(shape).shape
-    assert (tried.width, tried.children, tried.lookup, tried.slots) == (12, 5, 4, shape.slots)
-    monkeypatch.setattr(kernel_checks, "can_launch", lambda device: True)
-    monkeypatch.setattr(trust, "can_launch", lambda device: True)
-    bad = [SimpleNamespace(kernel="attach", is_sound=False, description="differs", case="a case")]
-    monkeypatch.setattr(kernel_checks, "check_steps", lambda device, scenes: bad)
-    assert sound_kernels(shape, gpu) == {"select", "apply"}
-    assert sound_kernels(shape, CPU) == frozenset()

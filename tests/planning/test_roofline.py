@@ -3,13 +3,11 @@
 import json
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from ssd.planning.hardware import built_in, called_like, find_device
-from ssd.planning.measured import SelfTestRecord, read_measured
 from ssd.planning.models import find_model
-from ssd.planning.roofline import PUBLISHED, DeviceGroup, forward_on
+from ssd.planning.roofline import DeviceGroup, forward_on
 
 LAYER_OVERHEAD = 20 * 3.9e-6
 
@@ -80,35 +78,16 @@ def test_errors_say_what_to_do(call: object, message: str) -> None:
         call()  # type: ignore[operator]
 
 
-def test_a_record_of_a_gpu_takes_the_place_of_a_profile(tmp_path: Path) -> None:
-    h100 = SelfTestRecord(
-        device="NVIDIA H100 80GB HBM3", bandwidth=3e12, launch=5e-6, captured_launch=2e-6,
-        launches_per_layer=20, launches_beside=5, host=1e-3, target_seconds={1: 0.1}, draft_seconds={1: 0.01},
-    )  # fmt: skip
-    h100.write(tmp_path / "record.json")
-    assert read_measured(tmp_path / "record.json") == h100
-    device, model = find_device("h100"), find_model("llama-3.2-1b")
-    forward = forward_on(DeviceGroup(h100.as_measured(device)), model, context=0, overheads=h100.overheads())
-    assert forward.seconds(1) == pytest.approx(1.236e9 * 2 / 3e12 + (16 * 20 + 5) * 2e-6)
-    assert h100.as_measured(find_device("h200")) == find_device("h200")
-    cpu = msgspec.structs.replace(h100, device="cpu", captured_launch=None)
-    assert cpu.overheads() == PUBLISHED
-    assert cpu.as_measured(device) == device
-    assert PUBLISHED.seconds(28) == pytest.approx(28 * LAYER_OVERHEAD)
-
-
 def test_names_that_machines_have_for_devices() -> None:
     h200, a100 = called_like("NVIDIA H200"), called_like("NVIDIA A100-SXM4-80GB")
     assert h200 is not None
     assert a100 is not None
     assert (h200.name, a100.name) == ("NVIDIA H200 SXM", "NVIDIA A100 80GB SXM")
     assert called_like("cpu") is None
-    with pytest.raises(ValueError, match="is no record of a self-test"):
-        read_measured(Path(__file__))
 
 
 def test_launches_are_those_of_the_decoder() -> None:
-    from ssd.selftest.times import count_launches
+    from tests.runtime.launches import count_launches
 
     per_layer, beside = count_launches()
     said = (Path(__file__).parents[2] / "docs/scaling.md").read_text()

@@ -27,7 +27,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from ssd.planning.step_price import CallKind, DeviceCall, KernelWork
 from ssd.runtime.gpu_device import Ended
 from ssd.sampling import philox
-from ssd.selftest.recording import HOST_READS, name_of, tensors_of
+from tests.runtime.recording import HOST_READS, name_of, tensors_of
 
 DEVICE = torch.device("meta")
 """Any type that torch knows and does not initialise: every operation on it is answered here."""

@@ -19,8 +19,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ssd.runtime.gpu_device import Ended
-from ssd.selftest.recording import CaptureError, Recorder, Tape, name_of, tensors_of
 from tests.runtime.counted_device import CountedDevice
+from tests.runtime.recording import CaptureError, Recorder, Tape, name_of, tensors_of
 
 _RUBBISH = -(1 << 40)
 

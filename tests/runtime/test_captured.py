@@ -23,7 +23,7 @@ from ssd.runtime.layout import Tiling
 from ssd.runtime.loading import LoadedModel, load_model
 from ssd.runtime.runner import forward
 from ssd.sampling import CoupledDecision, Draws, Truncation
-from ssd.selftest.recording import CaptureError, Recording, RunAgain
+from tests.runtime.recording import CaptureError, Recording, RunAgain
 from tests.runtime.stand_in import StandInDevice
 
 BLOCK, NUM_BLOCKS, TABLE = 4, 96, 12

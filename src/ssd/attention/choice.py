@@ -41,9 +41,9 @@ def mover(pool: KVPool) -> "Callable[[Tensor, Tensor], None]":
         return pool.move
     # Imported here because Triton takes long to import and is used on GPUs only.
     from ssd.kernels.kv import move_kv
-    from ssd.kernels.trust import may_run
+    from ssd.kernels.language import can_launch
 
-    return partial(move_kv, pool.keys, pool.values) if may_run("move", pool.shape.device) else pool.move
+    return partial(move_kv, pool.keys, pool.values) if can_launch(pool.shape.device) else pool.move
 
 
 def _fused(pool: KVPool, num_heads: int, *, deterministic: bool) -> AttentionBackend | None:
@@ -51,12 +51,10 @@ def _fused(pool: KVPool, num_heads: int, *, deterministic: bool) -> AttentionBac
         return None
     # Imported here because Triton takes long to import and is used on GPUs only.
     from ssd.attention.fused import FusedBackend
+    from ssd.kernels.language import can_launch
     from ssd.kernels.tiles import can_attend
-    from ssd.kernels.trust import may_run
 
     shape = pool.shape
-    if not may_run("attention", shape.device) or not can_attend(
-        num_heads, shape.num_kv_heads, shape.head_dim
-    ):
+    if not can_launch(shape.device) or not can_attend(num_heads, shape.num_kv_heads, shape.head_dim):
         return None
     return FusedBackend(pool, num_heads, deterministic=deterministic)

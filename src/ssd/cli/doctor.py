@@ -6,16 +6,14 @@ Prints tables, or JSON for programs and bug reports. With `--selftest`, runs che
 import json
 from collections.abc import Mapping
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import msgspec
 import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from ssd.cli.console import require_place, user_errors
+from ssd.cli.console import user_errors
 from ssd.cli.diagnosis import Diagnosis, InstalledPackage, Model, diagnose
 from ssd.cli.machine import has_mps
 from ssd.cli.options import with_options
@@ -27,7 +25,7 @@ if TYPE_CHECKING:
     from ssd.models.config import ModelConfig
     from ssd.selftest.results import CheckResult
 
-_STYLES = {"ok": "green", "not run": "dim", "slower than expected": "yellow"}
+_STYLES = {"ok": "green", "not run": "dim"}
 
 
 @with_options
@@ -41,7 +39,7 @@ def doctor(
     selftest: Annotated[
         bool,
         typer.Option(
-            "--selftest", help="Check kernels, captured steps, modes and speed, and show nothing else."
+            "--selftest", help="Compare kernels with torch, time a draft step, and show nothing else."
         ),
     ] = False,
     device: Annotated[str, typer.Option(help="Device of the self-test: auto, cpu, cuda:0 …")] = "auto",
@@ -50,9 +48,6 @@ def doctor(
         typer.Option(help="A target: show its device, whether it fits, and with --draft whether SSD pays."),
     ] = None,
     draft: Annotated[str | None, typer.Option(help="Its draft, in mode ssd.")] = None,
-    record: Annotated[
-        Path | None, typer.Option(help="File for the self-test's measurements, for ssd plan --measured.")
-    ] = None,
 ) -> None:
     """Show what is installed, this machine, the downloaded models, and what SSD will use.
 
@@ -60,7 +55,7 @@ def doctor(
     """
     if selftest:
         with user_errors():
-            _selftest(device, record, pair_models(model, draft, hf_cache), as_json=as_json)
+            _selftest(device, pair_models(model, draft, hf_cache), as_json=as_json)
         return
     stderr = Console(stderr=True, highlight=False)
 
@@ -79,52 +74,24 @@ def doctor(
         _show(found, Console())
 
 
-def _selftest(
-    device: str, record: Path | None, pair: "tuple[ModelConfig, ModelConfig] | None", *, as_json: bool
-) -> None:
+def _selftest(name: str, pair: "tuple[ModelConfig, ModelConfig] | None", *, as_json: bool) -> None:
     """Print results as they arrive; exit code 1 if a check failed."""
     from ssd.runtime.host import resolve_device
-    from ssd.selftest.run import SelfTest
+    from ssd.selftest.run import self_test
 
-    if record is not None:
-        require_place("--record", record)
-
-    test, console = SelfTest(resolve_device(device), pair, has_mps=has_mps()), Console(highlight=False)
+    device, console = resolve_device(name), Console(highlight=False)
     if not as_json:
-        console.print(f"[bold]ssd {__version__}[/], self-test on {test.device}: {_form(test.device.type)}")
+        console.print(f"[bold]ssd {__version__}[/], self-test on {device}")
     lines = []
-    for line in test.results():
+    for line in self_test(device, pair, has_mps=has_mps()):
         lines.append(line)
         if not as_json:
             _say(line, console)
     if as_json:
-        measured = None if test.measured is None else msgspec.to_builtins(test.measured)
-        typer.echo(
-            json.dumps(
-                {
-                    "device": str(test.device),
-                    "lines": [asdict(each) for each in lines],
-                    "measured": measured,
-                },
-                indent=2,
-                ensure_ascii=False,
-            )
-        )
-    if record is not None:
-        if test.measured is None:
-            raise ValueError(f"nothing is written to {record}: a measurement has failed, see above")
-        test.measured.write(record)
+        found = {"device": str(device), "lines": [asdict(each) for each in lines]}
+        typer.echo(json.dumps(found, indent=2, ensure_ascii=False))
     if any(line.is_failure for line in lines):
         raise typer.Exit(1)
-
-
-def _form(kind: str) -> str:
-    if kind == "cpu":
-        return (
-            "a small form. On a CPU models compute with torch. Our kernels are checked in Triton's "
-            "interpreter, and captured steps as recordings, so no time says anything about a GPU's speed"
-        )
-    return "kernels and graphs as they run there"
 
 
 def _say(line: "CheckResult", console: Console) -> None:

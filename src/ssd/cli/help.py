@@ -29,7 +29,7 @@ COMMON = {
         *("--model", "--listen", "--keys", "--make-keys", "--config"),
         *("--device", "--cores", "--precision", "--kv-cache-bytes", "--max-num-seqs"),
     ),
-    "doctor": ("--selftest", "--device", "--record", "--model", "--draft", "--json"),
+    "doctor": ("--selftest", "--device", "--model", "--draft", "--json"),
     "plan": (
         *("--hardware", "--devices", "--target", "--draft", "--acceptance"),
         *("--batch", "--context", "--list", "--json"),

@@ -5,7 +5,6 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -29,26 +28,13 @@ class DeviceOptions:
     hardware: Annotated[str, _devices(help="A device of the table (--list), or a .toml file.")] = "h100"
     draft_hardware: Annotated[str | None, _devices(help="Device of the draft, if different.")] = None
     devices: Annotated[int, _devices(min=1, help="Most devices for one replica.")] = 8
-    measured: Annotated[
-        Path | None,
-        _devices(help="Host time, launches and bandwidth as ssd doctor --selftest measured them."),
-    ] = None
 
     def site(self, workload: "Workload") -> "Site":
         from ssd.planning.deployment import Site
         from ssd.planning.hardware import find_device
-        from ssd.planning.measured import read_measured
 
         target, draft = find_device(self.hardware), find_device(self.draft_hardware or self.hardware)
-        if self.measured is None:
-            return Site(workload, target, draft)
-        found = read_measured(self.measured)
-        return Site(
-            dataclasses.replace(workload, host=found.host),
-            found.as_measured(target),
-            found.as_measured(draft),
-            found.overheads(),
-        )
+        return Site(workload, target, draft)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

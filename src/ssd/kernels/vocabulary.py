@@ -2,7 +2,7 @@
 
 The first launch finds the C best scores of each block and their log-sum-exp; the second joins the blocks. The
 torch form on CPUs (`draft/tree/children.py`) adds noise to the 256 largest logits only; here every token gets
-noise, since that needs no second read. `runtime/kernel_checks.py` contains the reference.
+noise, since that needs no second read. `selftest/kernels.py` contains the reference.
 """
 
 import torch

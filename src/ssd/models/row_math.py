@@ -30,14 +30,11 @@ def silu_mul(gate_up: Tensor) -> Tensor:
 
 
 def row_math_on(device: torch.device) -> RowMath:
-    """Our kernels where they may run; call it after they were checked."""
+    """Our kernels where they can be launched."""
     if device.type == "cpu":
         return RowMath(add_norm, silu_mul)
     # Imported here because Triton takes long to import and is used on GPUs only.
     from ssd.kernels import rows
-    from ssd.kernels.trust import may_run
+    from ssd.kernels.language import can_launch
 
-    return RowMath(
-        rows.add_norm if may_run("norm", device) else add_norm,
-        rows.silu_mul if may_run("silu", device) else silu_mul,
-    )
+    return RowMath(rows.add_norm, rows.silu_mul) if can_launch(device) else RowMath(add_norm, silu_mul)

@@ -1,4 +1,4 @@
-"""Measures a device: its memory bandwidth and the time to launch an operation. Does not know models."""
+"""Measures a device: its memory bandwidth. Does not know models."""
 
 import time
 from collections.abc import Callable
@@ -6,7 +6,6 @@ from collections.abc import Callable
 import torch
 
 _SIDE = 8192
-_LAUNCHES = 1000
 
 
 def reading_rate(device: torch.device) -> float:
@@ -15,21 +14,10 @@ def reading_rate(device: torch.device) -> float:
     Decoding is bound by this: the rate divided by a model's size is about the most tokens per second.
     """
     matrix, vector = torch.ones(_SIDE, _SIDE, device=device), torch.ones(_SIDE, device=device)
-    return matrix.nbytes / best_seconds(lambda: matrix @ vector, device, within=1.0)
+    return matrix.nbytes / _best_seconds(lambda: matrix @ vector, device, within=1.0)
 
 
-def launch_seconds(device: torch.device) -> float:
-    """Seconds to launch one small operation: overhead of torch, and on a GPU also of the driver."""
-    number = torch.zeros(1, device=device)
-
-    def launch() -> None:
-        for _ in range(_LAUNCHES):
-            number.add_(1.0)
-
-    return best_seconds(launch, device, within=0.3) / _LAUNCHES
-
-
-def best_seconds(work: Callable[[], object], device: torch.device, *, within: float) -> float:
+def _best_seconds(work: Callable[[], object], device: torch.device, *, within: float) -> float:
     """The shortest of the runs that fit into `within` seconds: other load only makes runs longer."""
     best, ends = float("inf"), time.perf_counter() + within
     while time.perf_counter() < ends:

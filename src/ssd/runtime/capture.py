@@ -1,7 +1,7 @@
 """Captures work once and replays it: the same kernels on the same memory, without running Python.
 
 `CudaGraphs` captures CUDA graphs; it has not run on a real GPU yet. Without a GPU the self-test and tests
-record operations under the same rules (`selftest/recording.py`).
+record operations under the same rules (`tests/runtime/recording.py`).
 """
 
 from collections.abc import Callable

@@ -17,9 +17,9 @@ def decision_on(device: torch.device, decision: CoupledDecision) -> Callable[[Te
     if device.type == "cpu" or decision.draws is None:
         return decision
     # Imported here: Triton takes long to import and is useful on a GPU only.
-    from ssd.kernels.trust import may_run
+    from ssd.kernels.language import can_launch
 
-    return FusedDecision(decision.draws) if may_run("decide", device) else decision
+    return FusedDecision(decision.draws) if can_launch(device) else decision
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 Knows the order in which these are made and how much memory the pool may take.
 """
 
+import gc
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -68,10 +69,39 @@ def load_model(
 
     `trial_capture`: captures the steps once on a small pool, to measure their memory. `gpu`: plans memory and
     captures steps; None: the device itself, if it is a GPU.
+
+    If a kernel cannot be compiled or launched during these trials, the model is loaded again without kernels.
     """
     if config.cores:
         pin_to_cores(config.cores)
     device = resolve_device(config.device)
+    try:
+        return _load_on(device, config, show_progress, trial_capture, gpu)
+    except Exception as error:
+        if device.type == "cpu" or not _leave_to_torch(device, error):
+            raise
+    # The memory of the first attempt was held by the exception's frames.
+    gc.collect()
+    return _load_on(device, config, show_progress, trial_capture, gpu)
+
+
+def _leave_to_torch(device: torch.device, error: Exception) -> bool:
+    # Imported here because Triton takes long to import.
+    from ssd.kernels.language import leave_to_torch
+
+    is_left = leave_to_torch(device, error)
+    if is_left:
+        logger.warning("our kernels fail on %s, so torch computes everything, slower: %r", device, error)
+    return is_left
+
+
+def _load_on(
+    device: torch.device,
+    config: RunnerConfig,
+    show_progress: ShowProgress,
+    trial_capture: TrialCapture | None,
+    gpu: GpuDevice | None,
+) -> LoadedModel:
     checkpoint = open_checkpoint(config.model)
     dtype = resolve_dtype(config.dtype, device, checkpoint.config.dtype)
     precision = runner_precision(config, device, dtype)
@@ -80,11 +110,6 @@ def load_model(
     # Before loading, since it may raise. A GPU's KV memory is known only after loading the weights.
     longest = planner.max_model_len(planner.on_host()) if gpu is None else planner.longest
     threads = ShardThreads() if config.deterministic and device.type == "cpu" else None
-    if device.type != "cpu":
-        # Imported here because Triton takes long to import.
-        from ssd.runtime.kernel_checks import check_model
-
-        check_model(planner.one_block, checkpoint.config, deterministic=config.deterministic)
     model = _load_decoder(
         checkpoint,
         longest,

@@ -1,19 +1,10 @@
-"""Models with random weights of any shape, in memory or as a pair of small checkpoints.
+"""Models of any shape in memory, with random weights."""
 
-The draft of the pair consists of the target's first layers, so some of its guesses are right. Downloads
-nothing.
-"""
-
-import json
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from torch import Tensor
-from transformers import PreTrainedTokenizerFast
 
 from ssd.attention.choice import eager_backend
 from ssd.attention.sdpa import DETERMINISTIC_KEY_TILE
@@ -27,9 +18,6 @@ from ssd.runtime.eager import EagerRunner
 from ssd.runtime.loading import LoadedModel
 
 BLOCK, NUM_BLOCKS = 16, 64
-_ARCHITECTURE = "LlamaForCausalLM"
-_SPREAD = 0.2
-"""Standard deviation of the small pair's weights: large enough that texts do not repeat one token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +46,7 @@ class MadeUpShape:
     @property
     def config(self) -> ModelConfig:
         return ModelConfig(
-            family=family_of(_ARCHITECTURE),
+            family=family_of("LlamaForCausalLM"),
             vocab_size=self.vocab,
             hidden_size=self.hidden,
             intermediate_size=self.intermediate,
@@ -76,7 +64,7 @@ class MadeUpShape:
 
 
 TINY = MadeUpShape(3, 128, 256, 4, 2, 512, 64)
-"""Shape of the checkpoint pair: for checking results, not times."""
+"""For checking results, not times."""
 
 
 def tensor_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
@@ -121,6 +109,17 @@ class RandomWeights:
         return None
 
 
+def made_up_pool(config: ModelConfig, device: torch.device, dtype: torch.dtype, *, num_trees: int) -> KVPool:
+    return KVPool(
+        PoolShape(
+            *(config.num_layers, config.num_kv_heads, config.head_dim, NUM_BLOCKS, BLOCK),
+            # The torch form reads tree slots even if there are no trees.
+            *(dtype, device, max(DETERMINISTIC_KEY_TILE, NODES_PER_TREE)),
+            num_trees=num_trees,
+        )
+    )
+
+
 def loaded_model(
     shape: MadeUpShape,
     device: torch.device,
@@ -138,14 +137,7 @@ def loaded_model(
         dtype=dtype,
         device=device,
     )
-    pool = KVPool(
-        PoolShape(
-            *(config.num_layers, config.num_kv_heads, config.head_dim, NUM_BLOCKS, BLOCK),
-            # The torch form reads tree slots even if there are no trees.
-            *(dtype, device, max(DETERMINISTIC_KEY_TILE, NODES_PER_TREE)),
-            num_trees=num_trees,
-        )
-    )
+    pool = made_up_pool(config, device, dtype, num_trees=num_trees)
     attention = eager_backend(pool, config.num_heads, deterministic=False)
     nowhere = Path("made up")
     return LoadedModel(
@@ -155,53 +147,3 @@ def loaded_model(
         config.max_position,
         capture,
     )
-
-
-def write_pair(folder: Path) -> tuple[Path, Path]:
-    """Writes target and draft as folders with weights, configuration and tokenizer."""
-    generator = torch.Generator().manual_seed(0)
-    weights = {
-        name: torch.randn(shape, generator=generator) * _SPREAD if len(shape) > 1 else torch.ones(shape)
-        for name, shape in tensor_shapes(TINY.config).items()
-    }
-    # The last layer contributes little, so that a draft without it is often right.
-    for part in ("self_attn.o_proj", "mlp.down_proj"):
-        weights[f"model.layers.{TINY.layers - 1}.{part}.weight"] *= 0.25
-    shallow = replace(TINY, layers=TINY.layers - 1)
-    target = _write(folder / "target", TINY, weights)
-    names = tensor_shapes(shallow.config)
-    return target, _write(folder / "draft", shallow, {name: weights[name] for name in names})
-
-
-def _write(folder: Path, shape: MadeUpShape, weights: Mapping[str, Tensor]) -> Path:
-    folder.mkdir(parents=True)
-    save_file(dict(weights), folder / "model.safetensors", metadata={"format": "pt"})
-    config = {
-        "architectures": [_ARCHITECTURE],
-        "model_type": "llama",
-        "vocab_size": shape.vocab,
-        "hidden_size": shape.hidden,
-        "intermediate_size": shape.intermediate,
-        "num_hidden_layers": shape.layers,
-        "num_attention_heads": shape.heads,
-        "num_key_value_heads": shape.kv_heads,
-        "head_dim": shape.head_dim,
-        "max_position_embeddings": shape.config.max_position,
-        "rms_norm_eps": shape.config.norm_eps,
-        "tie_word_embeddings": False,
-        "hidden_act": "silu",
-        "bos_token_id": 0,
-        "eos_token_id": 1,
-    }
-    (folder / "config.json").write_text(json.dumps(config))
-    _tokenizer().save_pretrained(folder)
-    return folder
-
-
-def _tokenizer() -> PreTrainedTokenizerFast:
-    """A tokenizer with one token for each byte."""
-    words = ["<s>", "</s>", *sorted(pre_tokenizers.ByteLevel.alphabet())]
-    tokenizer = Tokenizer(models.BPE(vocab={word: index for index, word in enumerate(words)}, merges=[]))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>")

@@ -4,7 +4,6 @@ from ssd.models.config import ModelConfig
 from ssd.planning.deployment import Site, Workload
 from ssd.planning.hardware import Device
 from ssd.planning.models import ModelSize
-from ssd.planning.roofline import PUBLISHED, Overheads
 from ssd.planning.rounds import Pair
 from ssd.planning.verdict import verdict
 
@@ -19,11 +18,10 @@ def pay_off(
     *,
     num_devices: int,
     has_mps: bool,
-    overheads: Overheads = PUBLISHED,
     draft_step: float | None = None,
 ) -> tuple[bool, str]:
     work = Workload(_size("target", target), _size("draft", draft), _ASSUMED)
-    site = Site(work, device, device, overheads)
+    site = Site(work, device, device)
     return verdict(site, num_devices=num_devices, has_mps=has_mps, draft_step=draft_step)
 
 

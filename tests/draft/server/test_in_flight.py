@@ -16,7 +16,7 @@ from ssd.draft.server.steps import GrowthResult, StepInput
 from ssd.draft.server.tenants import RowAccounting, StepDemand, Tenants
 from ssd.draft.tree.tables import Shape
 from ssd.kvcache.block_manager import BlockManager
-from ssd.selftest.recording import RunAgain
+from tests.runtime.recording import RunAgain
 
 LONGEST = 600
 

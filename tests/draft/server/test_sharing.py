@@ -14,8 +14,8 @@ from ssd.draft.server.session import DraftSession
 from ssd.draft.server.tenants import CalibrationParts, Claim, Holding, Tenants, session_to_evict
 from ssd.draft.tree.tables import KINDS, TENANT_CELLS
 from ssd.kvcache.block_manager import BlockManager
-from ssd.selftest.recording import RunAgain
 from tests.draft.crowd import STEP, Crowd
+from tests.runtime.recording import RunAgain
 from tests.still_clock import still
 
 WEIGHTS = {"a": 1.0, "b": 1.0, "c": 2.0, "d": 4.0}

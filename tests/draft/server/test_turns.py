@@ -9,7 +9,7 @@ from ssd.draft.protocol.messages import Open, Sampling, pack_ints
 from ssd.draft.server.scheduler import DraftScheduler, HostLimits
 from ssd.draft.server.session import DraftSession
 from ssd.kvcache.block_manager import BlockManager
-from ssd.selftest.recording import RunAgain
+from tests.runtime.recording import RunAgain
 from tests.still_clock import still
 
 

@@ -24,12 +24,12 @@ from ssd.draft.tree.forest import Forest
 from ssd.draft.tree.tables import Shape
 from ssd.kvcache.block_manager import BlockManager
 from ssd.kvcache.pool import KVPool, PoolShape
-from ssd.selftest.recording import RunAgain
 from tests.draft.tree.contexts import ForestRunner, OracleRunner, Texts
 from tests.draft.tree.oracle import calibration
 from tests.draft.tree.oracle.grower import Grower, GrowthLimits
 from tests.draft.tree.oracle.growth import growth_policy
 from tests.draft.tree.oracle.session import Session
+from tests.runtime.recording import RunAgain
 
 BLOCK = 16
 MAX_LEN = 600

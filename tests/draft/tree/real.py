@@ -30,7 +30,7 @@ from ssd.kvcache.block_manager import BlockManager
 from ssd.runtime.loading import LoadedModel, load_model
 from ssd.runtime.runner import forward
 from ssd.sampling import History, SamplingRow
-from ssd.selftest.recording import RunAgain
+from tests.runtime.recording import RunAgain
 from tests.still_clock import still
 
 BLOCK, MAX_LEN, VOCAB, END, LOOKAHEAD, CHUNK = 4, 200, 512, 1, 4, 16

@@ -20,8 +20,8 @@ from ssd.draft.tree.model import TensorsModel
 from ssd.kvcache.block_manager import BlockManager
 from ssd.runtime.capture import Capture, CudaGraphs
 from ssd.runtime.loading import LoadedModel, load_model
-from ssd.selftest.recording import Recording, RunAgain
 from tests.draft.tree.real import BLOCK, CHUNK, LOOKAHEAD, MAX_LEN, load, real_shape, words
+from tests.runtime.recording import Recording, RunAgain
 from tests.runtime.stand_in import StandInDevice
 from tests.still_clock import still
 

@@ -94,13 +94,12 @@ def _device_steps(
     attention: AttentionBackend,
 ) -> DeviceSteps:
     # Import late: Triton takes long to import and is useless on a CPU.
-    from ssd.draft.server.kernel_checks import sound_kernels
-    from ssd.draft.tree.gpu import FusedForest, children_on
+    from ssd.draft.tree.gpu import FusedForest, children_on, kernels_on
     from ssd.draft.tree.gpu_rows import edits_on, news_writer_on, run_finder_on
 
     pool, started = loaded.pool, time.perf_counter()
     device = pool.shape.device
-    xp, kernels = TorchArrays(device), sound_kernels(shape, device)
+    xp, kernels = TorchArrays(device), kernels_on(device)
     plain, truncating = (
         children_on(device, shape.children, loaded.head_tokens, truncates=each) for each in (False, True)
     )

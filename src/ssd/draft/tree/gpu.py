@@ -42,8 +42,8 @@ from ssd.draft.tree.tables import (
     TenantUsage,
     TreeRows,
 )
-from ssd.kernels import trust
 from ssd.kernels.floors import floors_of
+from ssd.kernels.language import can_launch
 from ssd.kernels.tree_families import ChildTable, RawChildren, RunTable, attach_children, lay_runs
 from ssd.kernels.tree_outcomes import OutcomeTokens, SlotMoves, apply_outcome_tokens
 from ssd.kernels.tree_rows import KeyLayout, RankedNodes, lay_rows, rank_trees
@@ -53,8 +53,6 @@ from ssd.kernels.vocabulary import children_of
 from ssd.kvcache.pool import NODES_PER_TREE
 from ssd.sampling.draws import Draws
 from ssd.sampling.select import largest_values
-from ssd.sampling.truncation import candidate_floors
-from ssd.sampling.whole import scaled
 
 _KEYS = KeyLayout(NOTHING, READ_FIRST, OLDEST, NODE_BITS)
 _Columns = TypeVar("_Columns", bound=tuple[Any, ...])
@@ -170,7 +168,7 @@ def kernels_on(device: torch.device) -> frozenset[Step]:
     """The steps whose kernels may run on this device."""
     if device.type == "cpu":
         return frozenset()
-    return frozenset(step for step in STEPS if trust.may_run(step, device))
+    return frozenset(STEPS) if can_launch(device) else frozenset()
 
 
 class FusedChildren:
@@ -178,7 +176,6 @@ class FusedChildren:
         self, count: int, head_tokens: Tensor | None, device: torch.device, *, truncates: bool
     ) -> None:
         self._count, self._head_tokens, self._truncates = count, head_tokens, truncates
-        self._finds_floors = trust.may_run("floors", device)
         self._zero = torch.zeros((), device=device)
 
     def of(self, logits: Tensor, tables: Tables, rows: TreeRows) -> ChosenChildren:
@@ -192,10 +189,7 @@ class FusedChildren:
         # A floor below these is ignored: finding it would take a sort of the whole vocabulary.
         largest = largest_values(logits, min(SAMPLED_CANDIDATES, logits.shape[1]))
         truncation = truncation_of(tables, sequence)
-        if self._finds_floors:
-            floors = floors_of(logits, largest, heats, truncation)
-        else:
-            floors = candidate_floors(scaled(largest, temperatures), scaled(logits, temperatures), truncation)
+        floors = floors_of(logits, largest, heats, truncation)
         return children_of(logits, draws, floors, self._count, self._head_tokens)
 
 
@@ -203,6 +197,6 @@ def children_on(
     device: torch.device, count: int, head_tokens: Tensor | None, *, truncates: bool
 ) -> ChildChooser:
     """A fixed list of operations for all rows. Sampling does not change the result of greedy rows."""
-    if device.type != "cpu" and trust.may_run("children", device):
+    if device.type != "cpu" and can_launch(device):
         return FusedChildren(count, head_tokens, device, truncates=truncates)
     return FixedChildren(count, SamplingNeeds(samples=True, truncates=truncates), head_tokens, device=device)

@@ -13,8 +13,8 @@ from ssd.draft.tree.device_runs import RecentText, RunFinder
 from ssd.draft.tree.forest import RunRows
 from ssd.draft.tree.gpu import columns_of
 from ssd.draft.tree.tables import OutcomeTable, Shape, Tables, TreeRows
-from ssd.kernels import trust
 from ssd.kernels.edits import EditRows, EditRules, edit_logits
+from ssd.kernels.language import can_launch
 from ssd.kernels.tree_families import RunTable
 from ssd.kernels.tree_news import BlockNews, TextMemory, write_text_news
 from ssd.kernels.tree_outcomes import OutcomeTokens
@@ -42,7 +42,7 @@ class FusedRunFinder(RunFinder):
 
 
 def run_finder_on(shape: Shape, device: torch.device) -> RunFinder:
-    is_fused = device.type != "cpu" and trust.may_run("runs", device)
+    is_fused = device.type != "cpu" and can_launch(device)
     return FusedRunFinder(shape, device) if is_fused else RunFinder(shape, device)
 
 
@@ -70,7 +70,7 @@ class FusedEdits(DeviceEdits):
 
 def edits_on(shape: Shape, num_columns: int, head_tokens: Tensor | None, device: torch.device) -> DeviceEdits:
     """`head_tokens`: the tokens of the logits' columns; None: all."""
-    is_fused = device.type != "cpu" and trust.may_run("edits", device)
+    is_fused = device.type != "cpu" and can_launch(device)
     return (FusedEdits if is_fused else DeviceEdits)(shape, num_columns, head_tokens, device)
 
 
@@ -85,5 +85,5 @@ class FusedNewsWriter(NewsWriter):
 
 def news_writer_on(recent: RecentText, edits: DeviceEdits) -> NewsWriter:
     device = recent.tokens.device
-    is_fused = device.type != "cpu" and trust.may_run("news", device)
+    is_fused = device.type != "cpu" and can_launch(device)
     return (FusedNewsWriter if is_fused else NewsWriter)(recent, edits)

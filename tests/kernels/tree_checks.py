@@ -1,4 +1,4 @@
-"""Checks a forest's kernels at startup: each step of random trees is done by a kernel and by torch.
+"""Compares a forest's kernels with torch: each step of random trees is done by a kernel and by torch.
 
 Both start from the same state and must give the same result. Children are random, from a vocabulary so small
 that runs are confirmed, hits happen and tokens end texts; some log-probabilities are NaN, and some tokens are
@@ -22,16 +22,14 @@ from ssd.draft.tree.device_edits import DeviceEdits, TokenRules
 from ssd.draft.tree.device_news import NewBlocks, NewsWriter
 from ssd.draft.tree.device_runs import RecentText, RunFinder, empty_paths
 from ssd.draft.tree.forest import HEAD, Forest, RunRows, TokenRun
-from ssd.draft.tree.gpu import STEPS, FusedForest, Step, kernels_on
+from ssd.draft.tree.gpu import STEPS, FusedForest
 from ssd.draft.tree.gpu_rows import FusedEdits, FusedNewsWriter, FusedRunFinder
 from ssd.draft.tree.tables import OutcomeTable, Shape
-from ssd.kernels.language import can_launch
-from ssd.kernels.trust import Kernel
-from ssd.runtime.kernel_checks import KernelCheckResult, leave_failing_kernels_to_torch
+from tests.kernels.model_checks import KernelCheckResult
 
 BOUND = 2e-6
 """Largest difference of log-probabilities in float32. Integers must be equal."""
-CHECKED: tuple[Kernel, ...] = ("select", "runs", "edits", "attach", "news", "apply")
+CHECKED = ("select", "runs", "edits", "attach", "news", "apply")
 _MAX_LEN = 400
 _COLUMNS = 1100
 """More than a block of a vocabulary."""
@@ -59,21 +57,35 @@ class ForestScene:
         return f"{shape.sequences} trees of {shape.slots}, {shape.width} rows of {shape.children}{runs}"
 
 
-def sound_kernels(shape: Shape, device: torch.device) -> frozenset[Step]:
-    """The steps whose kernels compute the same as torch on this device, for trees of this shape."""
-    if device.type != "cpu" and can_launch(device):
-        leave_failing_kernels_to_torch(device, check_steps(device, (scene_of(shape),)))
-    return kernels_on(device)
-
-
-def scene_of(shape: Shape) -> ForestScene:
-    """A scene with few sequences: kernels are compiled for everything else of a shape."""
-    return ForestScene(replace(shape, sequences=3))
+ROUNDS = (
+    ForestScene(
+        Shape(
+            3,
+            4,
+            rows=5,
+            lookup=3,
+            slots=12,
+            children=3,
+            outcome=4,
+            ring=8,
+            ends=2,
+            blocks=32,
+            first_tree_slot=999,
+        ),
+        seed=10,
+    ),
+    ForestScene(
+        Shape(3, 5, slots=80, children=2, outcome=4, ring=8, ends=2, blocks=32, first_tree_slot=4096),
+        count=6,
+        crowd=62,
+        seed=30,
+    ),
+)
 
 
 def check_steps(device: torch.device, scenes: Iterable[ForestScene]) -> Iterator[KernelCheckResult]:
     for scene in scenes:
-        worst, trouble = dict.fromkeys(CHECKED, 0.0), dict[Kernel, str]()
+        worst, trouble = dict.fromkeys(CHECKED, 0.0), dict[str, str]()
         for step, measure in _steps(scene, device):
             if step in trouble:
                 continue
@@ -85,7 +97,7 @@ def check_steps(device: torch.device, scenes: Iterable[ForestScene]) -> Iterator
             yield KernelCheckResult(step, str(scene), worst[step], BOUND, trouble.get(step, ""))
 
 
-def _steps(scene: ForestScene, device: torch.device) -> Iterator[tuple[Kernel, Callable[[], float]]]:
+def _steps(scene: ForestScene, device: torch.device) -> Iterator[tuple[str, Callable[[], float]]]:
     """Yields each step after torch has done it, with a function that repeats it by a kernel and compares."""
     shape, xp = scene.shape, TorchArrays(device)
     forest, other = Forest(xp, shape), FusedForest(xp, shape, kernels=frozenset(STEPS))

@@ -1,11 +1,9 @@
-"""Checks kernels at startup: compares each with its torch form on cases of the model's shapes.
+"""Compares each kernel of a model with its torch form, on cases of any shape.
 
-Kernels that fail are replaced by torch in this process. Slots that no row sees contain NaN, so a kernel that
-reads them fails. The torch form computes in float32. Knows the kernels of a model; those of a draft's trees
-are in `draft/server/kernel_checks.py`. The self-test checks more cases.
+Slots that no row sees contain NaN, so a kernel that reads them fails. The torch form computes in float32. The
+kernels of a draft's trees are in `tree_checks.py`.
 """
 
-import logging
 import random
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -13,7 +11,6 @@ from typing import TypeVar
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from ssd.attention.batch import Batch, BatchWriter
 from ssd.attention.fused import FusedBackend
@@ -24,21 +21,14 @@ from ssd.kernels import rows
 from ssd.kernels.decide import decide_rows
 from ssd.kernels.floors import floors_of
 from ssd.kernels.kv import move_kv
-from ssd.kernels.language import can_launch
-from ssd.kernels.tiles import can_attend
-from ssd.kernels.trust import Kernel, leave_to_torch, may_run
 from ssd.kernels.vocabulary import children_of
 from ssd.kvcache.pool import NODES_PER_TREE, KVPool, PoolShape
 from ssd.models import row_math
-from ssd.models.config import ModelConfig
 from ssd.sampling import Draws, Truncation
-from ssd.sampling.murmur import murmur_noise
-from ssd.sampling.noise import noise_of_tokens
 from ssd.sampling.select import largest_values
 from ssd.sampling.truncation import candidate_floors, whole_floors
 from ssd.sampling.whole import decide_whole, scaled
-
-logger = logging.getLogger(__name__)
+from ssd.selftest.kernels import children_of_rows
 
 BOUNDS = {torch.float32: 1e-5, torch.float16: 3e-3, torch.bfloat16: 2.5e-2}
 """Largest difference of attention from its torch form in float32, for inputs of order 1."""
@@ -57,7 +47,7 @@ _CUTS = (
 
 @dataclass(frozen=True, slots=True)
 class KernelCheckResult:
-    kernel: Kernel
+    kernel: str
     case: str
     worst: float
     bound: float
@@ -144,13 +134,6 @@ class RowsCase:
 KernelCase = AttentionCase | LogitsCase | RowsCase
 
 
-def check_model(shape: PoolShape, config: ModelConfig, *, deterministic: bool) -> None:
-    """Replaces kernels that fail on the model's shapes by torch. Call it before the model is made."""
-    if can_launch(shape.device):
-        cases = cases_of(shape, config, deterministic=deterministic)
-        leave_failing_kernels_to_torch(shape.device, check_kernels(shape.device, cases))
-
-
 def check_kernels(device: torch.device, cases: Iterable[KernelCase]) -> Iterator[KernelCheckResult]:
     """Compares each kernel with its torch form on each case."""
     for case in cases:
@@ -166,43 +149,31 @@ def check_kernels(device: torch.device, cases: Iterable[KernelCase]) -> Iterator
             yield _checked("children", case, _children, device, _SHARE_BOUND)
 
 
-def leave_failing_kernels_to_torch(
-    device: torch.device, results: Iterable[KernelCheckResult]
-) -> frozenset[Kernel]:
-    """Returns the kernels that failed; logs a warning for each."""
-    failed: dict[Kernel, KernelCheckResult] = {}
-    for each in results:
-        if not each.is_sound and may_run(each.kernel, device):
-            leave_to_torch(each.kernel, device)
-            failed[each.kernel] = each
-            logger.warning(
-                "kernel %s is replaced by its torch form on %s: %s (%s)",
-                *(each.kernel, device, each.description, each.case),
-            )
-    return frozenset(failed)
-
-
-def cases_of(shape: PoolShape, config: ModelConfig, *, deterministic: bool) -> tuple[KernelCase, ...]:
-    """Cases with the model's sizes, pages, number format and vocabulary: texts, and a tree if it has any."""
-    num_heads, vocab_size = config.num_heads, config.vocab_size
-    heads = (num_heads, shape.num_kv_heads, shape.head_dim, shape.dtype)
-    texts = (CaseSequence(300, 9), CaseSequence(0, 5), CaseSequence(70, 1))
-    sequences = (*texts, CaseSequence(40, 12, 30)) if shape.num_trees and not deterministic else texts
-    others = (
-        LogitsCase(4, vocab_size),
-        LogitsCase(3, vocab_size, truncates=True),
-        RowsCase(5, config.hidden_size, config.intermediate_size, shape.dtype),
-    )
-    if not can_attend(num_heads, shape.num_kv_heads, shape.head_dim):
-        return others
-    return AttentionCase(*heads, sequences, page=shape.block_size, deterministic=deterministic), *others
+SCENES: tuple[KernelCase, ...] = (
+    AttentionCase(
+        8, 2, 64, torch.float32, (CaseSequence(0, 5), CaseSequence(37, 1), CaseSequence(300, 9)), padding=3
+    ),
+    AttentionCase(8, 1, 128, torch.float16, (CaseSequence(90, 17), CaseSequence(5, 1))),
+    AttentionCase(
+        4, 2, 64, torch.float32, (CaseSequence(40, 12, 30), CaseSequence(9, 3), CaseSequence(70, 5, 0))
+    ),
+    AttentionCase(4, 2, 128, torch.float16, (CaseSequence(600, 2), CaseSequence(33, 7, 60)), page=8),
+    AttentionCase(
+        4, 2, 64, torch.float16, (CaseSequence(1030, 3), CaseSequence(1020, 9)), deterministic=True
+    ),
+    LogitsCase(5, 2500),
+    LogitsCase(4, 2049, truncates=True),
+    LogitsCase(3, 1100, truncates=True, head_tokens=True),
+    RowsCase(4, 576, 1536, torch.float32),
+    RowsCase(3, 2304, 1100, torch.float16),
+)
 
 
 _Case = TypeVar("_Case", AttentionCase, LogitsCase, RowsCase)
 
 
 def _checked(
-    kernel: Kernel,
+    kernel: str,
     case: _Case,
     measure: Callable[[_Case, torch.device], float],
     device: torch.device,
@@ -399,34 +370,7 @@ def _children(case: LogitsCase, device: torch.device) -> float:
     draws = replace(draws, is_murmur=torch.arange(case.num_rows, device=device) % 2 == 1)
     head_tokens = torch.arange(case.vocab_size, device=device) * 3 + 1 if case.head_tokens else None
     tokens, raws = children_of(logits, draws, floors, 4, head_tokens)
-    wanted, shares = _children_of_rows(logits, draws, floors, 4, head_tokens)
+    wanted, shares = children_of_rows(logits, draws, floors, 4, head_tokens)
     if not torch.equal(tokens, wanted):
         return _INFINITE
     return float((raws.exp() - shares.exp()).abs().max())
-
-
-def _children_of_rows(
-    logits: Tensor, draws: Draws, floors: Tensor | None, count: int, head_tokens: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
-    """The torch form of `children_of`; of equal scores the lower column comes first."""
-    num_rows, num_columns = logits.shape
-    device = logits.device
-    ids = torch.arange(num_columns, device=device) if head_tokens is None else head_tokens
-    owners = torch.arange(num_rows, device=device).repeat_interleave(num_columns)
-    noise = noise_of_tokens(draws.seeds, draws.positions, owners, ids.repeat(num_rows)).view(logits.shape)
-    if draws.is_murmur is not None:
-        murmur = murmur_noise(draws.seeds.unsqueeze(1), draws.positions.unsqueeze(1), ids)
-        noise = torch.where(draws.is_murmur.unsqueeze(1), murmur, noise)
-    is_greedy = (draws.temperatures == 0.0).unsqueeze(1)
-    scores = logits.float() / torch.where(is_greedy, 1.0, draws.temperatures.unsqueeze(1))
-    noisy = scores + noise
-    if floors is not None:
-        noisy = noisy.masked_fill(scores < floors.unsqueeze(1), -torch.inf)
-    total = torch.where(is_greedy, scores, noisy)
-    best, order = total.sort(dim=1, descending=True, stable=True)
-    lacking = max(0, count - num_columns)
-    best = functional.pad(best[:, :count], (0, lacking), value=-torch.inf)
-    order = functional.pad(order[:, :count], (0, lacking))
-    is_child = best > -torch.inf
-    shares = best - total.logsumexp(1, keepdim=True)
-    return torch.where(is_child, ids[order], 0), torch.where(is_child, shares, -torch.inf)
