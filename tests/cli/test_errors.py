@@ -155,11 +155,3 @@ def test_what_cannot_work_is_refused_before_torch_is_imported(folder: Path) -> N
             check=False,
         )
     assert done.returncode == 0, done.stderr
-
-
-def test_a_port_is_refused_in_one_sentence(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(folder)
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = str(taken.getsockname()[1])
-        done = CliRunner().invoke(app, ["serve", "m", "--port", port], env={"COLUMNS": "200"})
-    assert done.stderr.count(port) == 1

@@ -23,6 +23,8 @@ from ssd.processes.host_memory import HostMemory
 from ssd.runtime import cores
 from tests.tiny import write_checkpoint
 
+EXIT = 7
+
 
 @pytest.fixture(autouse=True)
 def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -41,6 +43,20 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("VLLM_API_KEY", raising=False)
     # Commands of other tests may have left a log on a standard error that ended with them.
     monkeypatch.setattr(logging.root, "handlers", [])
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Programs]:
+    """The programs of each command, which are not run: they end with a code of their own."""
+    found: list[Programs] = []
+
+    def run(programs: Any) -> int:
+        (tmp_path / "run").mkdir()
+        found.append(programs(tmp_path / "run"))
+        return EXIT
+
+    monkeypatch.setattr(serve_vllm, "run_pair", run)
+    return found
 
 
 def serve(*arguments: str) -> Any:
@@ -160,23 +176,16 @@ def test_keys_come_with_a_guard_and_are_not_printed() -> None:
 )
 def test_a_key_of_vllms_own_variable_is_guarded_or_replaced(
     monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
+    started: list[Programs],
     arguments: tuple[str, ...],
     ours: list[str],
     theirs: str,
 ) -> None:
     """Two checks that know different keys would let nobody in."""
-    found: list[Programs] = []
     monkeypatch.setenv("VLLM_API_KEY", "inherited")
-
-    def run(programs: Any) -> int:
-        found.append(programs(tmp_path))
-        return 0
-
-    monkeypatch.setattr(serve_vllm, "run_pair", run)
     result = serve("m", "--engine", "vllm", *(f"--api-key={key}" for key in arguments))
-    assert result.exit_code == 0, result.output
-    [programs] = found
+    assert result.exit_code == EXIT, result.output
+    [programs] = started
     assert value(list(programs.server.arguments), "--middleware").endswith("ApiKeyGuard")
     assert json.loads(programs.server.environment["SSD_VLLM_API_KEYS"]) == ours
     assert programs.server.environment["VLLM_API_KEY"] == theirs
@@ -276,19 +285,13 @@ def test_a_missing_vllm_is_refused_with_how_to_get_it(monkeypatch: pytest.Monkey
     assert "vLLM is not installed: pip install vllm (0.31 or newer" in said
 
 
-def test_programs_that_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    found: list[Programs] = []
-
-    def run(programs: Any) -> int:
-        found.append(programs(tmp_path))
-        return 7
-
-    monkeypatch.setattr(serve_vllm, "run_pair", run)
+def test_programs_that_run(started: list[Programs], tmp_path: Path) -> None:
     result = serve("m", "--draft", "s", "--engine", "vllm", "--api-key", "secret", "--log-level", "debug")
-    assert result.exit_code == 7
+    assert result.exit_code == EXIT
     assert "vLLM on cores 0,1,2; the draft on cores 3. By hand:" in result.stderr
     assert "secret" not in result.output
-    [programs] = found
+    [programs] = started
+    tmp_path = tmp_path / "run"
     launched = ["-m", "ssd.integrations.vllm.launch", str(tmp_path), "serve", "m"]
     assert list(programs.server.arguments[:5]) == launched
     assert programs.server.environment == {
@@ -309,23 +312,15 @@ def test_programs_that_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
 
 
 def test_what_runs_has_shares_of_this_machines_memory(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, started: list[Programs]
 ) -> None:
     """What is printed for other machines has not; and where it does not fit, nothing is started."""
     model = str(write_checkpoint("medium", tmp_path / "model"))
-    found: list[Programs] = []
-
-    def run(programs: Any) -> int:
-        (tmp_path / "run").mkdir()
-        found.append(programs(tmp_path / "run"))
-        return 0
-
-    monkeypatch.setattr(serve_vllm, "run_pair", run)
     monkeypatch.setattr(vllm_memory, "available_on_node_of", lambda core: None)
     monkeypatch.setattr(vllm_memory, "host_memory", lambda: HostMemory(24 << 30, 20 << 30))
     pair = (model, "--draft", model, "--engine", "vllm")
-    assert serve(*pair, "--", "--enforce-eager").exit_code == 0
-    [programs] = found
+    assert serve(*pair, "--", "--enforce-eager").exit_code == EXIT
+    [programs] = started
     assert programs.draft is not None
     words = list(programs.server.arguments)
     assert value(words, "--kv-cache-memory-bytes") == str(4 << 30)
@@ -334,7 +329,7 @@ def test_what_runs_has_shares_of_this_machines_memory(
     assert "--kv-cache-memory-bytes" not in printed(*pair[:3])[1]
     monkeypatch.setattr(vllm_memory, "host_memory", lambda: HostMemory(2 << 30, 1 << 30, is_limited=True))
     assert "use smaller models, free memory, or raise the limit of the container" in refusal(*pair)
-    assert len(found) == 1
+    assert len(started) == 1
 
 
 @pytest.mark.parametrize(
@@ -346,24 +341,20 @@ def test_what_runs_has_shares_of_this_machines_memory(
     ],
 )
 def test_one_gpu_is_shared(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, said: tuple[str, ...], awaited: tuple[str, int] | None
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    started: list[Programs],
+    said: tuple[str, ...],
+    awaited: tuple[str, int] | None,
 ) -> None:
     """The draft has a budget, vLLM the rest but for a margin, and the draft starts after vLLM."""
     model = str(write_checkpoint("medium", tmp_path / "model"))
-    found: list[Programs] = []
-
-    def run(programs: Any) -> int:
-        (tmp_path / "run").mkdir()
-        found.append(programs(tmp_path / "run"))
-        return 0
-
-    monkeypatch.setattr(serve_vllm, "run_pair", run)
     monkeypatch.setattr(serve_vllm, "visible_gpus", lambda: ["0"])
     monkeypatch.setattr(vllm_memory, "_gpu_memory", lambda gpu: (20 << 30, 24 << 30))
     result = serve(model, "--draft", model, "--engine", "vllm", *said)
-    assert result.exit_code == 0, result.output
+    assert result.exit_code == EXIT, result.output
     assert "vLLM on GPU 0; the draft on GPU 0, which they share" in result.stderr
-    [programs] = found
+    [programs] = started
     assert programs.draft is not None
     assert programs.draft_waits_for == awaited
     assert 0.6 < float(value(list(programs.server.arguments), "--gpu-memory-utilization")) < 0.8

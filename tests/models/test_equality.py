@@ -46,7 +46,7 @@ def assert_greedy_equal(
         assert not differences, f"(step, ours, theirs, their top-2 gap): {differences}"
 
 
-@pytest.mark.parametrize("kind", sorted(CONFIGS.keys() - {"short", "padded"}))
+@pytest.mark.parametrize("kind", sorted(CONFIGS.keys() - {"short", "padded", "medium"}))
 def test_tiny_checkpoints_equal_transformers(kind: str, tmp_path: Path) -> None:
     folder = write_checkpoint(kind, tmp_path)
     llm = LLM(str(folder), dtype="float32", device="cpu", show_progress=False, max_num_batched_tokens=100)
