@@ -127,7 +127,8 @@ class CaseEngines:
         load = OtherLoad((*self.config.cores, *self.draft_cores))
         try:
             records = BatchMeter(core).run(batch)
-            return [replace(each, other_load=load.share()) for each in records]
+            others = load.share()
+            return [replace(each, other_load=others) for each in records]
         finally:
             self._move_to(self.config.cores)
 
