@@ -327,7 +327,7 @@ class DraftScheduler:
         began, ended = max(launched.started, self.last_span[1]), self._clock()
         self.last_span = began, ended
         is_same = launched.at.openings == self.ledger.openings
-        self._note_progress(launched, result, is_same)
+        self._note_progress(result, is_same)
         self._chunk_budget.note_end(num_prompt, ended - began, self._round_timer.step_seconds)
         if not num_rows:
             self._note_idle(launched)
@@ -402,7 +402,7 @@ class DraftScheduler:
         tokens[is_token] = [token for row in sorted(parts) for token in parts[row]]
         return count, tokens
 
-    def _note_progress(self, launched: _Launched, result: GrowthResult, is_same: Flags) -> None:
+    def _note_progress(self, result: GrowthResult, is_same: Flags) -> None:
         """Notes how much of each text is read: shares full KV blocks, and hands texts with many unread tokens
         to prefill.
 
