@@ -166,11 +166,14 @@ class _Growing:
 
     def __init__(self, index: int, job: ChatJob) -> None:
         self._index, self._splitter, self._body = index, job.splitter(), job.body
-        self._texts = TextByToken(
-            job.serving.llm.tokenizer,
-            job.request.prompt_token_ids,
-            skip_special_tokens=job.params.skip_special_tokens,
-        )
+        self._texts: TextByToken | None = None
+        """Only if the client wants to know the tokens' origins."""
+        if job.body.return_origins:
+            self._texts = TextByToken(
+                job.serving.llm.tokenizer,
+                job.request.prompt_token_ids,
+                skip_special_tokens=job.params.skip_special_tokens,
+            )
         self._num_calls = 0
         self._has_begun = False
         self._scored: list[TokenLogprobs] = []
@@ -180,7 +183,7 @@ class _Growing:
 
     def parts(self, increment: Increment) -> Iterator[Increment]:
         """The increment, or one for each of its tokens if the client wants to know their origins."""
-        if not self._body.return_origins:
+        if self._texts is None:
             yield increment
             return
         texts = self._texts.divide(increment.text, increment.token_ids)
