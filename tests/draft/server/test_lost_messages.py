@@ -11,7 +11,9 @@ from ssd.draft.client.connection import Connection, ConnectionState, FixedSource
 from ssd.draft.protocol.codec import decode, encode
 from ssd.draft.protocol.messages import (
     AnyMessage,
+    AskOpen,
     Close,
+    Open,
     Outcome,
     OutcomeHeads,
     Resync,
@@ -55,6 +57,12 @@ class Pair:
             self.client.outcomes([("text", tokens)])
         return False
 
+    def lost(self) -> list[AnyMessage]:
+        """What the target has sent, which the draft does not get."""
+        frames = [*self.draft.frames_to_draft]
+        self.draft.frames_to_draft.clear()
+        return [each for frame in frames for each in decode(frame, vocab_size=400)]
+
     def answers_to(self, message: AnyMessage) -> list[AnyMessage]:
         self.draft.frames_to_engine.clear()
         self.draft.frames_to_draft.append(encode([message]))
@@ -65,6 +73,38 @@ class Pair:
 @pytest.fixture
 def pair() -> Pair:
     return Pair()
+
+
+def test_a_sequence_whose_opening_was_lost_is_opened_again(pair: Pair) -> None:
+    pair.begin()
+    assert [type(each) for each in pair.lost()] == [Open]
+    assert pair.gets_path_within(10)
+
+
+@pytest.mark.parametrize("lost", ["question", "answer"])
+def test_room_is_asked_for_again_after_two_seconds_without_an_answer(pair: Pair, lost: str) -> None:
+    pair.begin(times=50)
+    if lost == "answer":
+        pair.draft.turn(1)
+        pair.draft.frames_to_engine.clear()
+    else:
+        assert [type(each) for each in pair.lost()] == [AskOpen]
+    # A round takes 0.1 s.
+    assert not pair.gets_path_within(19)
+    assert pair.gets_path_within(10)
+
+
+def test_a_sequence_is_opened_again_if_the_drafts_close_was_lost(pair: Pair) -> None:
+    pair.begin()
+    assert pair.gets_path_within(10)
+    epoch = int(pair.client.mirrors.epoch[0])
+    # The draft drops the sequence, and the target does not hear of it.
+    pair.answers_to(Close(0, epoch))
+    pair.draft.frames_to_engine.clear()
+    pair.client.outcomes([("text", [3])])
+    pair.last = 3
+    assert pair.gets_path_within(10)
+    assert int(pair.client.mirrors.epoch[0]) != epoch
 
 
 def test_an_opening_that_was_lost_leaves_the_older_epoch_as_it_is(pair: Pair) -> None:
