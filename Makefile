@@ -1,4 +1,4 @@
-# The checks, as anyone runs them. `.ci/run` does all of this on a clean clone, and installs what it needs first.
+# The checks. `.ci/run` runs all of this but `test-slow`, in this checkout, and installs what it needs first.
 PYTEST = pytest -n 2 --dist loadfile --no-loadscope-reorder -rs
 
 .PHONY: check test test-all test-vllm test-slow
@@ -14,7 +14,7 @@ check:
 test:
 	$(PYTEST) -m "not slow and not models and not vllm and not long"
 
-# All but the long forms; real weights where SSD_TEST_MODELS names their folder.
+# All but the full-size tests (marker `slow`); real weights where SSD_TEST_MODELS names their folder.
 test-all:
 	$(PYTEST) -m "not slow and not vllm" --durations=25
 
@@ -22,6 +22,6 @@ test-all:
 test-vllm:
 	pytest -m "vllm and not slow" tests/exact tests/vllm -rs --durations=10
 
-# The long forms, as the weekly workflow runs them.
+# The full-size tests (marker `slow`), as the weekly workflow runs them.
 test-slow:
 	pytest -m "slow and not vllm" -rs

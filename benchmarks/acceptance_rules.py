@@ -13,7 +13,8 @@ place, and the place's children: the tokens for which the draft prepares what fo
   replaced by a token sampled from max(p − q, 0). Saguaro sampling first multiplies the weights of q's
   likeliest tokens (as many as children) by C: more are rejected, but children replace them more often.
 
-Both rules write texts with distribution p. Nothing is sampled for the published one: given a text's token y,
+Both rules write texts with distribution p. Nothing is sampled for the published one: given a text's token y
+([…] is 1 if true, else 0),
 
     P(y was accepted)                = min(1, q(y) / p(y))
     P(y is a child | d was rejected) = Σ_d max(q(d) − p(d), 0) [y is beside d] / Σ_d max(q(d) − p(d), 0)
@@ -60,10 +61,10 @@ def coupled(target: Tensor, draft: Tensor, noise: Tensor, children: int) -> Plac
     return Place(token == guesses[0], token in guesses[1:], token in guesses)
 
 
-def published(p: Tensor, honest: Tensor, token: int, children: int, factor: float) -> Place:
+def published(p: Tensor, draft_probabilities: Tensor, token: int, children: int, factor: float) -> Place:
     """`factor`: Saguaro's C; 1 leaves the draft's distribution as it is."""
-    ranked = honest.argsort(descending=True)
-    q = honest.clone()
+    ranked = draft_probabilities.argsort(descending=True)
+    q = draft_probabilities.clone()
     q[ranked[:children]] *= factor
     q /= q.sum()
     rank = int((ranked == token).nonzero())

@@ -5,13 +5,14 @@
 Each server is a tenant with a key and a weight of its own, and has clients that stream without a pause,
 one greedy, the next with a seed. A fourth tenant floods all drafts and lies to them (hostile_tenant.py).
 Every text is compared with the one that the same server gave while there was no draft at all (ours: without
-one in its settings). Rows are counted by the drafts themselves, over windows in which every server would have
-had more. Ends with 1 if a text differs, a request was lost, a server had no hit, a draft ended by itself, the
-servers' shares among themselves are off by more than a tenth, or the fourth tenant had more than its own.
+one in its settings). Rows are counted by the drafts themselves, over windows in which every server asked for
+more rows than it got. Ends with 1 if a text differs, a request was lost, a server had no hit, a draft ended
+by itself, the servers' shares among themselves are off by more than a tenth, or the hostile tenant got more
+than its share.
 
-Needs vLLM beside this package; its model is a folder. Two drafts have a core, and the third shares that of
-the servers, which are nicer: a round takes a few steps of a draft, as where drafts are small beside their
-targets. Guesses from a text's own words are off: a hit is a draft's.
+Needs vLLM beside this package. `--model` must be a folder. By default two drafts share core 1, and the third
+runs on core 0 with the servers, which have lower priority: a round takes a few steps of a draft, as where
+drafts are small beside their targets. Guesses from a text's own words are off: a hit is a draft's.
 """
 
 import os
@@ -239,7 +240,7 @@ def judged(
 
 def wrong_shares(found: Mapping[str, Any]) -> Iterator[str]:
     if not found["windows"]:
-        yield "at no time did every tenant want more"
+        yield "in no window did every server have work beyond its share"
         return
     if found["off"] > MOST_OFF:
         yield f"a share is off by {found['off']:.0%}"

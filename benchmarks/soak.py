@@ -210,7 +210,7 @@ def settle(server: ServerProcess, load: Load, report: Report) -> None:
         report.faults.append(f"{server.num_at_work} sequences are left")
     names = ("kv_cache_usage_perc", "draft_losses_total", "draft_connects_total", "request_cancelled_total")
     try:
-        # The draft says it by its next sign of life.
+        # The draft reports this in its next STATS.
         until(
             lambda: server.metric("ssd_draft_num_sequences") == server.metric("ssd_draft_kv_usage_perc") == 0
         )
@@ -223,7 +223,7 @@ def settle(server: ServerProcess, load: Load, report: Report) -> None:
         report.faults.append(f"only {report.num_kills} drafts could be killed")
     for part, (first, second) in report.held.items():
         report.faults += [
-            f"the {part} holds more {each} each time" for each in second.beyond(first, load.growth)
+            f"the {part} held more in the second half: {each}" for each in second.beyond(first, load.growth)
         ]
     code = server.end()
     if code != 0 or seconds_to_drain(server) > 3:

@@ -1,4 +1,4 @@
-"""A hostile key holder beside our engine on one draft. The long form: python -m benchmarks.real_pool."""
+"""A hostile key holder beside our engine on one draft. At full size: python -m benchmarks.real_pool."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,13 @@
-"""What must hold at any time, on each side: integrity, bounds of memory and queues, shares of rows.
+"""The checks of simulated pools, at any time and at the end.
+
+- After every event: memory and queues are bounded, ended requests and tenants that left are forgotten, and
+  rows of a draft are shared by weight while all tenants want more.
+- Every few events: the tables of each side are intact, and a sequence has the same text and the same tree on
+  both sides, if both have applied the same messages.
+- After the last fault: every target has hits again in time, no connection was made anew without a cause, and
+  all sequences agree, unless a lie or a lost frame may have changed them (simulation.py).
+- When all targets are gone: drafts hold no session, KV block, tenant or seat of theirs.
+- Always: the client has the target's texts (target.py), and no exception or error is logged.
 
 `check_target` and `check_draft` are cheap and run after every event of a process; the integrity checks of
 both sides read all tables, and run after every few. Each raises ViolationError. They look at private columns:

@@ -3,8 +3,8 @@
     python -m tests.pool.simulate --seeds 0:10000 [--processes 2] [--record FILE]
     python -m tests.pool.simulate --seeds 42 [--faults "killed draft,partition"]
 
-Client and server are the real ones; forwards, sockets, clocks and DNS are stand-ins (CONTRIBUTING.md says
-what is checked). A seed that fails is printed with the command that runs it again, which does exactly the
+Client and server are the real ones; forwards, sockets, clocks and DNS are stand-ins (checks.py lists what is
+checked). A seed that fails is printed with the command that runs it again, which does exactly the
 same. The record gets a line for each --part of them, and continues where it ends. Ends with 1 if a seed
 failed.
 """

@@ -1,4 +1,4 @@
-"""Checks that exact cases produced the same tokens for a prompt at equal temperature and seed.
+"""Checks that all cases produced the same tokens for a prompt at equal temperature and seed.
 
 Knows records and the ties that a run measured. With deterministic settings a difference is a fault. Otherwise
 rounding may decide between two tokens with nearly equal scores, and rounding depends on the other rows of a

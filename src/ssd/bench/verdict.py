@@ -20,7 +20,7 @@ class _Compared:
     over_plain: Estimate
 
     def named(self, figures: RunFigures) -> str:
-        return f"{figures.name_of(self.case)}, {self.over_plain} ×"
+        return f"{figures.name_of(self.case)} ({self.over_plain} × ar)"
 
 
 def verdicts(figures: RunFigures) -> list[str]:
@@ -34,7 +34,8 @@ def verdicts(figures: RunFigures) -> list[str]:
     found = [_verdict(figures, *each) for each in figures.slices]
     if load is None:
         found.append(
-            "Whether this machine was busy cannot be told: the system does not say, or an older run."
+            "Nobody can tell whether this machine was busy: the system does not report it, or an older "
+            "version made this run."
         )
     return found
 
@@ -76,10 +77,11 @@ def _conclusion(figures: RunFigures, compared: Sequence[_Compared]) -> str:
         )
     best = max(compared, key=lambda each: each.over_plain.value)
     if len(slower) == len(compared):
-        return f"ar is the fastest; slower: do not use {_listed(figures, slower)} ar."
+        return f"ar is the fastest; slower than ar, do not use: {_listed(figures, slower)}."
     unclear = [each for each in compared if each not in slower]
     return (
-        f"Within noise: no case is faster than ar ({_listed(figures, unclear)} ar){_warning(figures, slower)}"
+        f"No case is faster than ar. Within noise of it: {_listed(figures, unclear)}"
+        f"{_warning(figures, slower)}"
     )
 
 
@@ -93,12 +95,12 @@ def _fastest(figures: RunFigures, best: _Compared, others: Sequence[_Compared]) 
         return f"{figures.name_of(best.case)} is the fastest: {best.over_plain} × ar"
     return (
         f"{figures.name_of(best.case)} is faster than ar, {best.over_plain} ×, and within noise of "
-        f"{_listed(figures, alike)} ar"
+        f"{_listed(figures, alike)}"
     )
 
 
 def _warning(figures: RunFigures, slower: Sequence[_Compared]) -> str:
-    return f"; slower: do not use {_listed(figures, slower)} ar." if slower else "."
+    return f"; slower than ar, do not use: {_listed(figures, slower)}." if slower else "."
 
 
 def _listed(figures: RunFigures, cases: Sequence[_Compared]) -> str:

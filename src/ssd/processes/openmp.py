@@ -16,7 +16,10 @@ _ours: set[str] = set()
 
 
 def wait_briefly(environment: MutableMapping[str, str]) -> None:
-    """Sets the default for this process and its children. A user's setting wins, and vLLM has its own."""
+    """Sets the default for this process and its children.
+
+    A user's setting wins; in a vLLM process nothing is set.
+    """
     if "vllm" not in sys.modules and not any(name in environment for name in _SET_BY_USERS):
         environment[_SPINS] = _BRIEFLY
         _ours.add(_SPINS)

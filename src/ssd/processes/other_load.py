@@ -34,7 +34,7 @@ class OtherLoad:
     """Counts from the moment it is made: `load = OtherLoad(); measure(); load.share()`."""
 
     def __init__(self, cores: Collection[int] = ()) -> None:
-        """`cores`: those that are ours; none: those that this process may use now."""
+        """`cores`: which to watch; empty: all that this process may use."""
         self._cores = frozenset(cores or _usable_cores())
         self._before = _ticks(self._cores)
 
