@@ -44,9 +44,12 @@ class Drafts:
         assert said is not None
         assert said.readline().startswith("drafting with")
 
+    def signal(self, name: str, number: int) -> None:
+        self._processes[name].send_signal(number)
+
     def strike(self, name: str, how: int) -> None:
         """Ends one."""
-        self._processes[name].send_signal(how)
+        self.signal(name, how)
         self._processes[name].wait(60)
 
     def close(self) -> None:

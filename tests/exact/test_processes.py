@@ -16,12 +16,16 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
+from msgspec.structs import replace
 from torch import Tensor
 
 from ssd import LLM, SamplingParams
 from ssd.attention.batch import Batch
 from ssd.attention.inputs import SequenceInput
-from ssd.draft.protocol.sockets import make_keys
+from ssd.draft.conformance.of_draft import PlayedTarget, opening_of
+from ssd.draft.conformance.report import Report
+from ssd.draft.protocol.messages import Hello
+from ssd.draft.protocol.sockets import ZmqEngineSocket, make_keys
 from ssd.runtime.runner import InFlightStep, Runner
 from tests.alive import is_alive
 from tests.e2e.drafts import Drafts
@@ -133,6 +137,33 @@ def test_a_draft_behind_a_unix_socket_is_shared_killed_and_comes_back(
     assert stats.num_losses == 1
 
 
+def test_a_draft_that_gets_sigusr1_drains(
+    llm: LLM, target: Path, tmp_path: Path, expected: list[Any]
+) -> None:
+    """Its STATS say so, its target asks it no more, and a target that does is declined."""
+    shared = Drafts({"one": target}, tmp_path)
+    try:
+        pool = to_draft(llm, shared.addresses).proposer.speculator.client.pool
+        hits_after(llm, expected)
+        [replica] = pool.replicas
+        assert not replica.drains
+        shared.signal("one", signal.SIGUSR1)
+        deadline = time.monotonic() + PATIENCE
+        while not replica.drains:
+            assert time.monotonic() < deadline, "its STATS do not say that it drains"
+            assert outputs(llm) == expected
+        # Plain decoding, over a connection that stays.
+        hits = llm.stats.speculation.hits
+        assert outputs(llm) == expected
+        assert llm.stats.speculation.hits == hits
+        assert replica.is_ready
+        assert pool.stats.num_losses == 0
+        assert "no new sequences" in _refusal(shared.addresses, replica.connection._hello)
+    finally:
+        llm.switch_mode("ar")
+        shared.close()
+
+
 def test_a_frozen_draft_of_its_own_is_killed_and_replaced(
     llm: LLM, target: Path, expected: list[Any]
 ) -> None:
@@ -220,6 +251,19 @@ def test_a_request_may_name_its_draft(llm: LLM, target: Path, tmp_path: Path) ->
         llm.switch_mode("ar")
         named.close()
     assert rows["one"] == 0 < rows["two"]
+
+
+def _refusal(address: str, hello: Hello) -> str:
+    """Why the draft does not take a new sequence of another target."""
+    link = ZmqEngineSocket(address)
+    try:
+        other = PlayedTarget(link, Report(), replace(hello, name="another"), PATIENCE)
+        assert other.greet() is not None
+        other.send(opening_of(1, 1))
+        close = other.closed(1)
+        return close.reason if close is not None else ""
+    finally:
+        link.close()
 
 
 def _free_port() -> int:
