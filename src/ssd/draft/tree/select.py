@@ -31,22 +31,19 @@ Distances = tuple[Array, Array | None]
 """Float32 [S, F, C], and which nodes may be processed (None: all)."""
 
 
-class GeometricFanOut:
-    """How many alternatives to the most likely token are prepared at each depth.
+def geometric_fan_out(
+    width: int, *, acceptance: float = 0.8, exponent: float = 1.0, depth: int = 8
+) -> list[int]:
+    """How many alternatives to the most likely token are prepared for "k accepted"; from `depth` on, none.
 
-    F_k = F_0 · a^{k/(1+r)}, scaled so that the first `depth` of them sum to the width.
+    F_k = F_0 · a^{k/(1+r)}, scaled so that they sum to the width.
 
     Acceptance and exponent are assumed, not measured. The published separate term for "all accepted" is left
     out: a rolling tree has no last token.
     """
-
-    def __init__(self, width: int, *, acceptance: float = 0.8, exponent: float = 1.0, depth: int = 8) -> None:
-        weights = acceptance ** (np.arange(depth) / (1 + exponent))
-        self._fans = np.maximum(1, np.round(weights / weights.sum() * width)).astype(int)
-
-    def at(self, k: int) -> int:
-        """Alternatives prepared for "k accepted"."""
-        return int(self._fans[k]) if k < len(self._fans) else 0
+    weights = acceptance ** (np.arange(depth) / (1 + exponent))
+    fans: list[int] = np.maximum(1, np.round(weights / weights.sum() * width)).astype(int).tolist()
+    return fans
 
 
 class GrowthPolicy(Protocol):
@@ -76,10 +73,10 @@ class ByFanOut:
 
     keeps_partings = True
 
-    def __init__(self, xp: Arrays, fan_out: GeometricFanOut, deepest: int = 256) -> None:
-        fans = [fan_out.at(k) for k in range(deepest)]
-        self._fans = xp.of(fans)
-        self._deepest = deepest
+    def __init__(self, xp: Arrays, width: int) -> None:
+        fans = geometric_fan_out(width)
+        self._depth = len(fans)
+        self._fans = xp.of([*fans, 0])
 
     def of(self, xp: Arrays, tables: Tables, known: Constants) -> Distances:
         base = (tables.length - 1)[:, None, None]
@@ -90,7 +87,7 @@ class ByFanOut:
         rank = xp.where(is_likeliest, tables.parted_rank[:, :, None], known.ranks)
         has_left = last > base
         left_at = xp.at_least(last - base - 1, 0)
-        fan = self._fans[xp.at_most(left_at, self._deepest - 1)]
+        fan = self._fans[xp.at_most(left_at, self._depth)]
         may = (earlier <= base) & ~(has_left & (rank > fan))
         length = xp.where(has_left, position - last + 1, position - base)
         aside = xp.where(has_left, xp.exact(left_at) + known.ranks / 8, known.nought)
@@ -102,7 +99,7 @@ def growth_policy(name: GrowthPolicyName, xp: Arrays, shape: Shape) -> GrowthPol
         case "value":
             return ByValue()
         case "geometric":
-            return ByFanOut(xp, GeometricFanOut(shape.width))
+            return ByFanOut(xp, shape.width)
 
 
 _HIGH = 32

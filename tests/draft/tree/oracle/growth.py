@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ssd.config import GrowthPolicyName
-from ssd.draft.tree.select import GeometricFanOut
+from ssd.draft.tree.select import geometric_fan_out
 from tests.draft.tree.oracle.tree import Tree
 
 Priorities = NDArray[np.float64]
@@ -35,8 +35,8 @@ class ValuePolicy:
 class FanOutPolicy:
     """A node may leave the likeliest path once, at its k-th token, for one of the F_k next likely ones."""
 
-    def __init__(self, fan_out: GeometricFanOut) -> None:
-        self._fan_out = fan_out
+    def __init__(self, width: int) -> None:
+        self._fans = geometric_fan_out(width)
 
     def priorities(self, tree: Tree) -> Priorities:
         found = np.full(tree.size, NEVER)
@@ -53,7 +53,7 @@ class FanOutPolicy:
             depth = tree.depths[node] - tree.depths[tree.root]
             if rank == 0:
                 left_at[node] = left_at[parent]
-            elif left_at[parent] >= 0 or rank > self._fan_out.at(depth - 1):
+            elif left_at[parent] >= 0 or depth > len(self._fans) or rank > self._fans[depth - 1]:
                 continue
             else:
                 left_at[node] = depth - 1
@@ -68,4 +68,4 @@ def growth_policy(name: GrowthPolicyName, *, width: int) -> GrowthPolicy:
         case "value":
             return ValuePolicy()
         case "geometric":
-            return FanOutPolicy(GeometricFanOut(width))
+            return FanOutPolicy(width)
