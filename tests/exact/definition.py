@@ -1,4 +1,4 @@
-"""The definition of a request's tokens, text and end, written once more from its description.
+"""The definition of a request's tokens, text and end, implemented independently of the engine.
 
     y_i = argmax_v ( z_i[v] / T + g(seed, i, v) )
 

@@ -83,7 +83,7 @@ class Exact:
         for name, output in expected.items():
             if name != "aborted":
                 ran.faults += _differences(name, ran.outputs[name], output)
-        ran.faults += _no_beginnings(ran.outputs["aborted"], expected["aborted"])
+        ran.faults += _not_a_beginning(ran.outputs["aborted"], expected["aborted"])
         return ran
 
     def _of(self, row: Row, asked: Asked, place: int) -> Request:
@@ -136,7 +136,7 @@ def _differences(name: str, found: RequestOutput, plain: RequestOutput) -> Itera
         yield f"{name}: {found.timings.num_output_tokens} output tokens"
 
 
-def _no_beginnings(found: RequestOutput, plain: RequestOutput) -> Iterator[str]:
+def _not_a_beginning(found: RequestOutput, plain: RequestOutput) -> Iterator[str]:
     for mine, other in zip(found.outputs, plain.outputs, strict=True):
         is_whole = mine == other
         is_part = mine.finish_reason == "abort" and mine.token_ids == other.token_ids[: len(mine.token_ids)]

@@ -94,7 +94,7 @@ def test_further_matrices(exact_of: ExactOf, number: int) -> None:
         assert (ran.preemptions > 0) == (row.room == "few")
 
 
-def test_plain_decoding_equals_its_description(exact_of: ExactOf) -> None:
+def test_plain_decoding_equals_the_definition(exact_of: ExactOf) -> None:
     exact = exact_of("float32")
     definition, effects, ends = Definition(exact.bench), set[str](), set[tuple[str, str]]()
     for asked in pool(0):

@@ -1,4 +1,4 @@
-"""The requests that every kind of vLLM must answer with the same tokens. Knows neither vLLM nor drafts.
+"""The requests that every kind of vLLM must answer with the same tokens. Imports neither vLLM nor drafts.
 
 A row is one call: a few prompts with the same parameters, and what happens meanwhile. `SHORT` has a row for
 each feature and a few drawn mixtures of features; `LONG` has many more mixtures.

@@ -86,13 +86,13 @@ def long(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Kinds:
 def same(one: dict[str, Any], other: dict[str, Any]) -> None:
     assert one.keys() == other.keys()
     for key, text in one.items():
-        assert _rounded_off(text) == _rounded_off(other[key]), key
+        assert _without_logprobs(text) == _without_logprobs(other[key]), key
         pairs = zip(text.get("logprobs", ()), other[key].get("logprobs", ()), strict=True)
         for mine, theirs in pairs:
             assert mine == pytest.approx(theirs, abs=LOGPROB_TOLERANCE), key
 
 
-def _rounded_off(text: dict[str, Any]) -> dict[str, Any]:
+def _without_logprobs(text: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in text.items() if name != "logprobs"}
 
 
@@ -115,7 +115,7 @@ def test_a_draft_changes_no_token(short: Kinds, row: Row) -> None:
     assert not found["counted"].get("errors")
 
 
-FORESEEN = {
+ROWS_A_GOOD_DRAFT_PREDICTS = {
     "greedy",
     "seeded",
     "unseeded",
@@ -125,7 +125,7 @@ FORESEEN = {
     "penalties",
     "greedy, penalties",
 }
-FORESEEN |= {
+ROWS_A_GOOD_DRAFT_PREDICTS |= {
     "bad words",
     "minimum length",
     "log-probabilities",
@@ -139,7 +139,7 @@ FORESEEN |= {
 
 def test_a_good_draft_saves_steps(short: Kinds) -> None:
     """A draft that is right is not enough: its tokens must arrive, be chosen, and be accepted."""
-    rows = [row for row in SHORT if row.name in FORESEEN]
+    rows = [row for row in SHORT if row.name in ROWS_A_GOOD_DRAFT_PREDICTS]
     for row in rows:
         totals = _totals(short("attached"), [row])
         assert totals["accepted"] > 0.6 * totals["drafted"], row.name
