@@ -4,7 +4,7 @@ import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import astuple, dataclass, fields
 from functools import cache
-from itertools import combinations
+from itertools import combinations, islice
 from typing import Any, TypeVar
 
 from ssd.sampling import SamplingParams
@@ -132,17 +132,15 @@ def pairs_of(record: Any) -> set[frozenset[Value]]:
     return {frozenset(pair) for pair in combinations(values_of(record), 2)}
 
 
-def covering(
-    candidates: Iterable[Drawn], goals: Callable[[Drawn], set[Any]], *, least: int, among: int = 24
-) -> list[Drawn]:
-    """Takes candidates, each the best of a few, until `least` are taken and a whole round adds nothing."""
-    found, reached, waiting = list[Drawn](), set[Any](), iter(candidates)
-    while group := [each for each, _ in zip(waiting, range(among), strict=False)]:
-        best = max(group, key=lambda each: len(goals(each) - reached))
-        if len(found) >= least and not goals(best) - reached:
-            break
-        found.append(best)
-        reached |= goals(best)
+def covering(candidates: Iterable[Drawn], goals: Callable[[Drawn], set[Any]]) -> list[Drawn]:
+    """Takes candidates, each the best of sixty, until twenty times sixty in a row reach nothing new."""
+    found, reached, waiting, num_barren = list[Drawn](), set[Any](), iter(candidates), 0
+    while num_barren < 20:
+        best = max(islice(waiting, 60), key=lambda each: len(goals(each) - reached))
+        if new := goals(best) - reached:
+            found.append(best)
+            reached |= new
+        num_barren = 0 if new else num_barren + 1
     return found
 
 
@@ -150,4 +148,4 @@ def covering(
 def pool(number: int) -> tuple[Asked, ...]:
     """Requests that have all pairs of features: some forty."""
     drawn = (Asked.drawn(number * 100_000 + index) for index in range(100_000))
-    return tuple(covering(drawn, pairs_of, least=30, among=60))
+    return tuple(covering(drawn, pairs_of))

@@ -24,6 +24,12 @@ DIMENSIONS: dict[str, tuple[Any, ...]] = {
     "later": (False, True),
     "fair": (False, True),
 }
+SEEDS = (
+    42, 100, 123, 231, 249, 305, 374, 475, 513, 551, 621, 717, 735, 826, 857, 942, 968, 1054, 1094, 1140,
+    1221, 1281, 1376, 1405, 1448, 1501, 1576, 1642, 1706, 1755, 1802, 1874, 1926, 2038, 2060, 2129, 2161,
+    2224, 2280, 2341, 2404, 2472, 2520, 2580, 2640, 2720, 2773, 2943, 3273,
+)  # fmt: skip
+"""Of the rows that CI runs: those of `matrix(0)`. Which rows they are follows from everything above."""
 _NUM_REQUESTS = {1: 3, 2: 4, 5: 6, 16: 9}
 ROWS_A_POOL = 10_000
 
@@ -98,8 +104,8 @@ def goals_of(row: Row) -> set[frozenset[Value]]:
 
 
 @cache
-def matrix(number: int, least: int = 1) -> tuple[Row, ...]:
+def matrix(number: int) -> tuple[Row, ...]:
     """Rows whose seeds begin at `number * ROWS_A_POOL`."""
     first = number * ROWS_A_POOL
     drawn = (Row.drawn(seed) for seed in range(first, first + ROWS_A_POOL))
-    return tuple(covering(drawn, goals_of, least=least, among=60))
+    return tuple(covering(drawn, goals_of))

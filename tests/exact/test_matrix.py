@@ -14,12 +14,13 @@ from tests.exact import requests, rows
 from tests.exact.definition import Definition
 from tests.exact.engine import Bench
 from tests.exact.requests import Asked, pairs_of, pool, values_of
-from tests.exact.rows import Row, goals_of, matrix
+from tests.exact.rows import SEEDS, Row, goals_of, matrix
 from tests.exact.run import Exact, Ran
 from tests.models.test_linear import HAS
 
 ExactOf = Callable[[str], Exact]
 SLOW = range(1, 13)
+ROWS = tuple(map(Row.drawn, SEEDS))
 
 
 @pytest.fixture(scope="session")
@@ -63,7 +64,7 @@ def check_circumstances(ran: Ran) -> None:
         assert seen.accepted > 0
     if row.draft == "good" and row.fate == "none":
         check_it_pays(ran)
-    if row.room == "plenty" and row.prompts == "whole":
+    if row.room == "plenty" and row.prompts == "whole" and not row.fair:
         # Nobody waits for a place that is free; a prompt's copies wait until it is read.
         assert seen.idle <= 3 * len(row.asked)
 
@@ -78,7 +79,7 @@ def check_it_pays(ran: Ran) -> None:
     assert ran.losses == 0
 
 
-@pytest.mark.parametrize("row", matrix(0), ids=name_of)
+@pytest.mark.parametrize("row", ROWS, ids=name_of)
 def test_plain_decoding_is_the_definition(exact_of: ExactOf, row: Row) -> None:
     ran = exact_of(row.weights).run(row)
     assert ran.faults == []
@@ -123,7 +124,7 @@ def test_the_pool_has_all_pairs_of_features() -> None:
 
 
 def test_the_matrix_has_all_possible_pairs() -> None:
-    reached = set().union(*map(goals_of, matrix(0)))
+    reached = set().union(*map(goals_of, ROWS))
     possible = set().union(*(pairs_of(Row.drawn(seed)) for seed in range(5000)))
     assert not possible - reached
     for (name, values), (other, features) in product(rows.DIMENSIONS.items(), requests.DIMENSIONS.items()):
@@ -136,6 +137,6 @@ def test_the_matrix_has_all_possible_pairs() -> None:
 
 
 def test_a_row_is_its_seed() -> None:
-    for row in matrix(0):
+    for row in ROWS:
         assert Row.drawn(row.seed) == row
         assert Asked.drawn(row.asked[0].seed) == row.asked[0]
