@@ -13,7 +13,7 @@ from ssd.decoding.tree_slots import TreeSlots
 from ssd.decoding.verification import decided_positions, verify, worth_verifying
 from ssd.runtime.loading import LoadedModel, load_model
 from ssd.runtime.runner import forward
-from ssd.sampling import History, SampledToken, SamplingParams, SamplingRow
+from ssd.sampling import History, SamplingParams, SamplingRow
 from ssd.sampling.constraint import Allowed
 from tests.tiny import write_checkpoint
 
@@ -93,20 +93,6 @@ def test_keys_of_the_accepted_path_are_those_of_plain_decoding(loaded: LoadedMod
             assert torch.equal(*kept)
         others = sorted(set(range(NUM_BLOCKS * BLOCK)) - {*written, stranger.slots()[-1]})
         assert torch.equal(loaded.pool.keys[:, :, others], before[:, :, others])
-
-
-def test_log_probabilities_are_those_of_plain_decoding(loaded: LoadedModel) -> None:
-    plain, speculated = Text(loaded, 5, 0), Text(loaded, 5, TABLE)
-    truth, single = list[int](), list[SampledToken]()
-    for _ in range(4):
-        [decided] = verify(loaded.runner, [plain.row()])
-        single += decided.tokens
-        plain.tokens.append(decided.tokens[0].token)
-        truth.append(decided.tokens[0].token)
-    [together] = verify(
-        loaded.runner, [speculated.row(*tree_around(truth))], tree_slots=TreeSlots.of(loaded.pool)
-    )
-    assert list(together.tokens) == single
 
 
 def test_positions_and_histories_follow_paths() -> None:

@@ -60,29 +60,6 @@ PARAMS = [
 ]
 
 
-@pytest.mark.parametrize("params", PARAMS)
-@pytest.mark.parametrize("num_seeds", [100, pytest.param(1000, marks=pytest.mark.slow)])
-def test_any_schedule_of_drafts_gives_the_defined_tokens(params: SamplingParams, num_seeds: int) -> None:
-    """Right, wrong, too short and too long guesses, in random order; 10 tokens each."""
-    for seed in range(num_seeds):
-        draw = random.Random(seed)
-        prompt = [draw.randrange(VOCAB) for _ in range(draw.randint(1, 4))]
-        expected = definition(prompt, params, seed, 14)
-        tokens = list(prompt)
-        while len(tokens) < len(prompt) + 10:
-            produced = len(tokens) - len(prompt)
-            truth = expected[produced : produced + draw.randint(0, 3)]
-            drafted = [t if draw.random() < 0.7 else draw.randrange(VOCAB) for t in truth]
-            row = DecodeRow(
-                [tokens[-1], *drafted], len(tokens) - 1, [0], True,
-                sampling_row(tokens, len(prompt), params, seed), num_drafted=len(drafted),
-            )  # fmt: skip
-            [decided] = verify(TableModel(tokens[:-1]), [row])
-            assert len(decided.tokens) <= len(drafted) + 1
-            tokens += [token.token for token in decided.tokens]
-        assert tokens[len(prompt) : len(prompt) + 10] == expected[:10]
-
-
 @given(st.lists(st.integers(0, 2), min_size=1, max_size=5), st.data())
 @settings(max_examples=200)
 def test_acceptance_ends_at_the_first_token_not_foretold(decided: list[int], data: st.DataObject) -> None:

@@ -70,31 +70,6 @@ def engine(model: Path, *, later: bool, **settings: Any) -> LLM:
     return llm
 
 
-PARAMS = [
-    SamplingParams(temperature=0, max_tokens=24, ignore_eos=True),
-    SamplingParams(temperature=1.0, seed=3, max_tokens=24, logprobs=2),
-    SamplingParams(temperature=1.0, seed=4, max_tokens=24, n=3),
-    SamplingParams(temperature=0, max_tokens=1),
-]
-
-
-@pytest.mark.parametrize("params", PARAMS)
-def test_outputs_are_the_same(tiny_llama: Path, params: SamplingParams) -> None:
-    now, later = (
-        engine(tiny_llama, later=later).generate(PROMPTS, params, use_tqdm=False) for later in (False, True)
-    )
-    assert [each.outputs for each in now] == [each.outputs for each in later]
-
-
-@pytest.mark.parametrize("params", PARAMS)
-def test_increments_are_the_same_and_none_is_lost(tiny_llama: Path, params: SamplingParams) -> None:
-    def told(*, later: bool) -> list[tuple[Any, ...]]:
-        found = engine(tiny_llama, later=later).stream(PROMPTS[0], params)
-        return [(each.index, each.text, each.token_ids, each.finish_reason) for each in found]
-
-    assert told(later=True) == told(later=False)
-
-
 def test_text_waits_for_the_next_forward_but_a_stop_string_does_not(tiny_llama: Path) -> None:
     llm = engine(tiny_llama, later=True)
     core, requests = llm._engine.core, llm._engine.requests

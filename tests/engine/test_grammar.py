@@ -64,15 +64,6 @@ def test_regex_and_choice(llm: LLM) -> None:
     assert set(texts(llm, Grammar("choice", '["red", "green \\"x\\""]'), 1.0)) <= {"red", 'green "x"'}
 
 
-def test_rows_with_and_without_a_grammar_share_a_step(llm: LLM) -> None:
-    free = SamplingParams(temperature=0, max_tokens=20, ignore_eos=True)
-    bound = SamplingParams(temperature=0, max_tokens=20, grammar=Grammar("regex", "[ab]{4}"))
-    alone = [llm.generate([PROMPTS[0]], each, use_tqdm=False)[0].outputs[0].text for each in (free, bound)]
-    together = llm.generate([PROMPTS[0]] * 2, [free, bound], use_tqdm=False)
-    assert [each.outputs[0].text for each in together] == alone
-    assert re.fullmatch("[ab]{4}", alone[1])
-
-
 def test_what_must_follow_is_proposed_without_asking_the_draft(
     llm: LLM, monkeypatch: pytest.MonkeyPatch
 ) -> None:

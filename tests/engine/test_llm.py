@@ -36,16 +36,6 @@ def test_chat_applies_the_template(llm: LLM) -> None:
     assert by_chat.prompt_token_ids == by_hand.prompt_token_ids
 
 
-def test_n_sequences_are_the_seeds_mixed_with_their_index(llm: LLM) -> None:
-    prompt = llm.tokenizer("The quick brown fox jumps over the lazy dog").input_ids
-    three = tokens_of(llm, prompt, SamplingParams(seed=5, n=3, max_tokens=10, ignore_eos=True))
-    again = tokens_of(llm, prompt, SamplingParams(seed=5, n=3, max_tokens=10, ignore_eos=True))
-    one = tokens_of(llm, prompt, SamplingParams(seed=5, n=1, max_tokens=10, ignore_eos=True))
-    assert three == again
-    assert three[0] == one[0]
-    assert len(set(three)) == 3
-
-
 def test_a_missing_seed_is_drawn_from_the_configured_one(tiny_llama: Path) -> None:
     drawn = []
     for _ in range(2):
@@ -75,29 +65,6 @@ def test_logprobs_equal_transformers(llm: LLM, tiny_llama: Path) -> None:
         num_top = 2 if position < len(prompt) - 1 else 3
         assert [token for token, _ in entry.top] == row.topk(num_top).indices.tolist()
     assert (output.prompt_logprobs or ())[0] is None
-
-
-@pytest.mark.parametrize("settings", [{"max_num_batched_tokens": 16, "max_num_seqs": 4}, {"num_blocks": 8}])
-def test_prompt_logprobs_survive_chunks_and_preemption(
-    llm: LLM, tiny_llama: Path, settings: dict[str, int]
-) -> None:
-    prompts = [llm.tokenizer("The quick brown fox jumps. " * k).input_ids[:50] for k in (2, 4, 6)]
-    params = SamplingParams(temperature=0, max_tokens=40, prompt_logprobs=1, ignore_eos=True)
-    expected = llm.generate(prompts, params, use_tqdm=False)
-    other = LLM(
-        str(tiny_llama),
-        dtype="float32",
-        device="cpu",
-        deterministic=True,
-        show_progress=False,
-        max_model_len=100,
-        **settings,
-    )
-    got = other.generate(prompts, params, use_tqdm=False)
-    assert [o.prompt_logprobs for o in got] == [o.prompt_logprobs for o in expected]
-    assert [o.outputs for o in got] == [o.outputs for o in expected]
-    if "num_blocks" in settings:
-        assert sum(o.num_preemptions for o in got) > 0
 
 
 def test_stops_cleanly_at_the_models_length(llm: LLM) -> None:
@@ -175,16 +142,6 @@ def test_timings_are_in_order(llm: LLM) -> None:
     assert timings.per_output_token > 0
     one = llm.generate("The", SamplingParams(max_tokens=1), use_tqdm=False)[0]
     assert one.timings.per_output_token is None
-
-
-def test_no_stop_token_is_written_before_min_tokens(llm: LLM) -> None:
-    [usual] = tokens_of(llm, [7, 8, 9], GREEDY)
-    params = SamplingParams(
-        temperature=0, max_tokens=12, min_tokens=8, stop_token_ids=usual[:4], ignore_eos=True
-    )
-    [found] = tokens_of(llm, [7, 8, 9], params)
-    assert len(found) > 8
-    assert set(usual[:4]).isdisjoint(found[:8])
 
 
 @pytest.mark.parametrize("text", ["fox", "The quick brown fox"])

@@ -44,7 +44,7 @@ from ssd.models.vocabulary import common_vocabulary
 from ssd.runtime.loading import LoadedModel, load_model
 from ssd.runtime.runner import InFlightStep
 from tests.e2e.draft_in_memory import InMemoryDraft
-from tests.exact.faulty_link import WIRE_FAULTS, FaultyLink, Plan
+from tests.exact.faulty_link import WIRE_FAULTS, FaultyLink
 from tests.exact.hostile import Hostile, Truths
 from tests.exact.requests import TEXT
 from tests.exact.rows import Row
@@ -165,7 +165,7 @@ class Target:
         # Later connections are whole: a draft that lies for ever is of no use.
         chance = (0.4, 0.2)[len(self.links)] if len(self.links) < 2 else 0.0
         kind = "nodes" if self.row.fate == "lie" else self._random.choice(("nodes", "outcome"))
-        self.links.append(FaultyLink(link, Plan(self.row.fate, kind, chance, self.row.seed)))
+        self.links.append(FaultyLink(link, self.row.fate, kind, chance, self.row.seed))
         return self.links[-1]
 
     def _let_time_pass(self) -> None:

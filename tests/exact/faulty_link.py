@@ -1,11 +1,6 @@
-"""A line to a draft that drops, repeats, delays, reorders, corrupts and replays frames, as a seed says.
-
-The fault strikes frames that carry a chosen kind of message, in either direction.
-"""
+"""A connection to a draft that drops frames, reorders them, or changes tokens, as a seed says."""
 
 import random
-from dataclasses import dataclass, replace
-from typing import Literal, get_args
 
 import msgspec
 
@@ -13,80 +8,31 @@ from ssd.draft.protocol.codec import encode
 from ssd.draft.protocol.messages import AnyMessage, Nodes
 from ssd.draft.protocol.sockets import EngineSocket
 
-WireFault = Literal["drop", "duplicate", "delay", "reorder", "corrupt", "replay", "lie"]
-WIRE_FAULTS: tuple[WireFault, ...] = get_args(WireFault)
-KINDS = ("hello", "open", "outcome", "nodes", "resync", "close", "stats")
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What goes wrong: one fault, on frames with one kind of message, with a chance each time."""
-
-    fault: WireFault
-    kind: str
-    chance: float
-    seed: int
-
-
-def kinds_in(frame: bytes) -> set[str]:
-    try:
-        return {message["type"] for message in msgspec.msgpack.decode(frame)}
-    except (msgspec.DecodeError, TypeError, IndexError):
-        return set()
+WIRE_FAULTS = ("drop", "lie", "reorder")
 
 
 class Mangler:
-    """One direction of a line. Frames go in; none, one or several come out, now or later."""
+    """One direction. It strikes frames that carry one kind of message, with a chance each time."""
 
-    def __init__(self, plan: Plan) -> None:
-        self._plan = plan
-        self._random = random.Random(plan.seed)
-        self._held: list[tuple[int, bytes]] = []
-        """Frames under way, and after how many further frames they arrive."""
-        self._old: list[bytes] = []
+    def __init__(self, fault: str, kind: str, chance: float, seed: int) -> None:
+        self._fault, self._kind, self.chance = fault, kind, chance
+        self._random = random.Random(seed)
+        self._held: list[bytes] = []
+        """A frame that arrives after the next one."""
         self.num_struck = 0
 
-    def mend(self) -> None:
-        self._plan = replace(self._plan, chance=0.0)
-
     def feed(self, frame: bytes) -> list[bytes]:
-        self._held = [(left - 1, held) for left, held in self._held]
-        due = [held for left, held in self._held if left <= 0]
-        self._held = [(left, held) for left, held in self._held if left > 0]
-        strikes = self._plan.kind in kinds_in(frame) and self._random.random() < self._plan.chance
-        self._old = [*self._old[-20:], frame]
-        if not strikes:
+        due, self._held = self._held, []
+        kinds = {message["type"] for message in msgspec.msgpack.decode(frame)}
+        if self._kind not in kinds or self._random.random() >= self.chance:
             return [frame, *due]
         self.num_struck += 1
-        return [*self._strike(frame), *due]
-
-    def _strike(self, frame: bytes) -> list[bytes]:
-        match self._plan.fault:
-            case "drop":
-                return []
-            case "duplicate":
-                return [frame, frame]
-            case "delay":
-                self._held.append((self._random.randint(2, 6), frame))
-                return []
-            case "reorder":
-                self._held.append((1, frame))
-                return []
-            case "corrupt":
-                return [self._corrupted(frame)]
-            case "replay":
-                return [frame, self._random.choice(self._old)]
-            case "lie":
-                return [self._lying(frame)]
-
-    def _corrupted(self, frame: bytes) -> bytes:
-        spoilt = bytearray(frame)
-        for _ in range(self._random.randint(1, 4)):
-            spoilt[self._random.randrange(len(spoilt))] ^= 1 << self._random.randrange(8)
-        return bytes(spoilt[: self._random.randint(len(spoilt) // 2, len(spoilt))])
+        if self._fault == "reorder":
+            self._held = [frame]
+        return [self._lying(frame), *due] if self._fault == "lie" else due
 
     def _lying(self, frame: bytes) -> bytes:
-        """Valid frames with other tokens than the draft meant."""
+        """A valid frame with other tokens than the draft meant."""
         messages = msgspec.msgpack.decode(frame, type=list[AnyMessage])
         return encode([self._lie(each) if isinstance(each, Nodes) else each for each in messages])
 
@@ -99,23 +45,22 @@ class Mangler:
 class FaultyLink:
     """An engine's link with a fault in both directions."""
 
-    def __init__(self, link: EngineSocket, plan: Plan) -> None:
+    def __init__(self, link: EngineSocket, fault: str, kind: str, chance: float, seed: int) -> None:
         self._link = link
-        self._out, self._in = Mangler(plan), Mangler(plan)
+        self._out, self._in = (Mangler(fault, kind, chance, seed) for _ in range(2))
         self._arrived: list[bytes] = []
 
     @property
     def num_struck(self) -> int:
         return self._out.num_struck + self._in.num_struck
 
+    def mend(self) -> None:
+        """Strikes no more."""
+        self._out.chance = self._in.chance = 0.0
+
     def send(self, frame: bytes) -> None:
         for each in self._out.feed(frame):
             self._link.send(each)
-
-    def mend(self) -> None:
-        """Strikes no more."""
-        self._out.mend()
-        self._in.mend()
 
     def overfull(self) -> str:
         return ""
