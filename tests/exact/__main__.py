@@ -5,7 +5,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.exact.engine import Bench
+from tests.exact.engine import TargetWithDrafts
 from tests.exact.rows import Row, matrix
 from tests.exact.run import Exact
 
@@ -22,7 +22,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for row in rows:
             if row.weights not in targets:
-                targets[row.weights] = Exact(Bench(row.weights, Path(folder) / row.weights))
+                targets[row.weights] = Exact(TargetWithDrafts(row.weights, Path(folder) / row.weights))
             ran = targets[row.weights].run(row)
             sys.stdout.write("\n    ".join((str(row), ran.summary, *ran.faults, "")) + "\n")
             num_faults += len(ran.faults)

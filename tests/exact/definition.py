@@ -21,7 +21,7 @@ from ssd.engine.outputs import CompletionOutput
 from ssd.engine.request import Request
 from ssd.runtime.runner import forward
 from ssd.sampling import SamplingParams, mix_seed
-from tests.exact.engine import BLOCK, Bench
+from tests.exact.engine import BLOCK, TargetWithDrafts
 from tests.exact.requests import END, REGEX, SCHEMA
 from tests.sampling.reference import reference_edits, reference_truncation, sampling_row
 
@@ -55,7 +55,7 @@ def noise(seed: int, position: int, vocab_size: int) -> Scores:
 
 
 class Definition:
-    def __init__(self, bench: Bench) -> None:
+    def __init__(self, bench: TargetWithDrafts) -> None:
         self._bench = bench
         self._texts = [bench.tokenizer.decode([token]) for token in range(len(bench.tokenizer))]
 

@@ -82,11 +82,11 @@ class Seen:
     drafted: int = 0
     accepted: int = 0
     trees: int = 0
-    aside: int = 0
+    off_first_path: int = 0
     """Trees of which another path than the first was taken."""
     idle: int = 0
     """Places of steps that no sequence took although one waited."""
-    struck: int = 0
+    num_faults: int = 0
     """Steps in which the draft was dead, halted or late, and frames that were lost, moved or changed."""
     frames_before: int = 0
     """Frames of the draft before it is killed or halted."""
@@ -123,7 +123,7 @@ class Watched(Decoder):
             if row.parents is not None:
                 first = first_path(range(row.num_drafted), row.parents)
                 self._seen.trees += 1
-                self._seen.aside += each.branch != first[: len(each.branch)]
+                self._seen.off_first_path += each.branch != first[: len(each.branch)]
         return decided
 
 
@@ -149,7 +149,7 @@ class Target:
 
     @property
     def is_async(self) -> bool:
-        return self.row.later
+        return self.row.async_forward
 
     def batch(self, rows: Sequence[SequenceInput]) -> Batch:
         return self.loaded.runner.batch(rows)
@@ -157,15 +157,15 @@ class Target:
     def launch(self, batch: Batch, finish: Callable[[Tensor], T]) -> InFlightStep[T]:
         self._let_time_pass()
         flight = self.loaded.runner.launch(batch, finish)
-        return Later(flight) if self.row.later else flight
+        return Later(flight) if self.row.async_forward else flight
 
     def wrap(self, link: EngineSocket) -> EngineSocket:
-        if self.row.fate not in WIRE_FAULTS:
+        if self.row.draft_fault not in WIRE_FAULTS:
             return link
         # Later connections are whole: a draft that lies for ever is of no use.
         chance = (0.4, 0.2)[len(self.links)] if len(self.links) < 2 else 0.0
-        kind = "nodes" if self.row.fate == "lie" else self._random.choice(("nodes", "outcome"))
-        self.links.append(FaultyLink(link, self.row.fate, kind, chance, self.row.seed))
+        kind = "nodes" if self.row.draft_fault == "lie" else self._random.choice(("nodes", "outcome"))
+        self.links.append(FaultyLink(link, self.row.draft_fault, kind, chance, self.row.seed))
         return self.links[-1]
 
     def _let_time_pass(self) -> None:
@@ -176,16 +176,16 @@ class Target:
         self.clock.now += 0.02
         if self._num_steps == self._when:
             self.seen.frames_before = client.stats.num_frames
-            if self.row.fate == "killed":
+            if self.row.draft_fault == "killed":
                 draft.kill()
-        if self.row.fate in ("killed", "frozen") and self._num_steps >= self._when:
+        if self.row.draft_fault in ("killed", "frozen") and self._num_steps >= self._when:
             # Until it is found to be silent, or looked for again.
             self.clock.now += 0.2
-            draft.is_stopped = self.row.fate == "frozen" and self._num_steps < self._when + 8
-            self.seen.struck += 1
+            draft.is_stopped = self.row.draft_fault == "frozen" and self._num_steps < self._when + 8
+            self.seen.num_faults += 1
         client.pool.tend()
-        num_turns = self._random.choice((0, 0, 0, 1)) if self.row.fate == "late" else self.turns
-        self.seen.struck += not num_turns
+        num_turns = self._random.choice((0, 0, 0, 1)) if self.row.draft_fault == "late" else self.turns
+        self.seen.num_faults += not num_turns
         draft.pump(num_turns)
 
 
@@ -204,7 +204,7 @@ class Later(InFlightStep[T]):
         return self.flight.collect()
 
 
-class Bench:
+class TargetWithDrafts:
     """A target of some weights with its drafts, all in one folder."""
 
     def __init__(self, weights: str, folder: Path, target: Path | None = None) -> None:
@@ -246,7 +246,7 @@ class Bench:
         blocks = BlockManager(FEW if row.room == "few" else PLENTY, BLOCK, enable_prefix_caching=row.cache)
         core = EngineCore(watched, blocks, limits, self.tokenizer, clock, grammars=self.grammars.constraints)
         watched.num_live = lambda: core.num_running + core.num_waiting
-        if row.fair:
+        if row.fair_sharing:
             core.share_fairly()
         return RowEngine(core, blocks, target, proposer)
 
@@ -308,7 +308,7 @@ class RowEngine:
         """Once all requests have ended, neither side holds anything of them."""
         self.core.check_integrity()
         assert self.blocks.usage == 0
-        self.target.seen.struck += sum(link.num_struck for link in self.target.links)
+        self.target.seen.num_faults += sum(link.num_struck for link in self.target.links)
         drafter = getattr(self.proposer, "_drafter", None)
         if drafter is not None:
             drafter.check_integrity()

@@ -16,13 +16,13 @@ DIMENSIONS: dict[str, tuple[Any, ...]] = {
     "weights": ("float32", "bfloat16", "int8"),
     "tree": (False, True),
     "draft": ("none", "good", "layers", "random", "hostile"),
-    "fate": ("none", "killed", "frozen", "late", "drop", "lie", "reorder"),
+    "draft_fault": ("none", "killed", "frozen", "late", "drop", "lie", "reorder"),
     "batch": (1, 2, 5, 16),
     "room": ("plenty", "few"),
     "cache": (False, True),
     "prompts": ("whole", "chunks", "unchunked"),
-    "later": (False, True),
-    "fair": (False, True),
+    "async_forward": (False, True),
+    "fair_sharing": (False, True),
 }
 SEEDS = (
     42, 100, 123, 231, 249, 305, 374, 475, 513, 551, 621, 717, 735, 826, 857, 942, 968, 1054, 1094, 1140,
@@ -43,16 +43,16 @@ class Row:
     """Whether speculations may be trees."""
     draft: str
     """good: the target itself; layers: its first ones; random: other weights; hostile: knows the truth."""
-    fate: str
+    draft_fault: str
     """What happens to a draft that works ahead, or to its frames."""
     batch: int
     room: str
     """few: KV blocks for about one and a half sequences."""
     cache: bool
     prompts: str
-    later: bool
+    async_forward: bool
     """The forward goes on while the host does other work."""
-    fair: bool
+    fair_sharing: bool
     """As a server shares steps between callers."""
 
     @classmethod
@@ -67,17 +67,19 @@ class Row:
     @property
     def is_possible(self) -> bool:
         if self.mode == "ar":
-            drafting = (self.tree, self.draft, self.fate) == (False, "none", "none")
+            drafting = (self.tree, self.draft, self.draft_fault) == (False, "none", "none")
         elif self.mode == "sd":
             # Drafting in turns blocks the host; a hostile draft answers at once.
-            turns = not self.later or self.draft == "hostile"
-            drafting = self.draft != "none" and self.fate == "none" and turns
+            turns = not self.async_forward or self.draft == "hostile"
+            drafting = self.draft != "none" and self.draft_fault == "none" and turns
         else:
             drafting = self.draft in ("good", "layers", "random") and (
-                self.fate != "killed" or self.draft == "good"
+                self.draft_fault != "killed" or self.draft == "good"
             )
         return (
-            drafting and not (self.room == "few" and self.batch < 5) and not (self.fair and self.batch == 1)
+            drafting
+            and not (self.room == "few" and self.batch < 5)
+            and not (self.fair_sharing and self.batch == 1)
         )
 
     @property
@@ -95,10 +97,11 @@ class Row:
 
 
 def goals_of(row: Row) -> set[frozenset[Value]]:
-    """Pairs of the row's values, pairs of one and one of its requests', and who drafts for whom and how."""
+    """Pairs of the row's values; pairs of a row's value with a value of one of its requests; and the triples
+    (mode, draft, fault) and (mode, draft, tree)."""
     asked = {value for each in row.asked for value in values_of(each)}
     mixed = {frozenset((mine, other)) for mine in values_of(row) for other in asked}
-    drafting = frozenset((("mode", row.mode), ("draft", row.draft), ("fate", row.fate)))
+    drafting = frozenset((("mode", row.mode), ("draft", row.draft), ("draft_fault", row.draft_fault)))
     form = frozenset((("mode", row.mode), ("draft", row.draft), ("tree", row.tree)))
     return pairs_of(row) | mixed | {drafting, form}
 

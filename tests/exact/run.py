@@ -7,13 +7,13 @@ from typing import Any
 from ssd.engine.outputs import CompletionOutput, Increment, RequestOutput
 from ssd.engine.request import Request
 from ssd.sampling import mix_seed
-from tests.exact.engine import Bench, Seen, counted_time
+from tests.exact.engine import Seen, TargetWithDrafts, counted_time
 from tests.exact.requests import Asked
 from tests.exact.rows import Row
 
 PLAIN = Row(
-    seed=0, mode="ar", weights="", tree=False, draft="none", fate="none", batch=1, room="plenty", cache=False,
-    prompts="whole", later=False, fair=False,
+    seed=0, mode="ar", weights="", tree=False, draft="none", draft_fault="none", batch=1, room="plenty",
+    cache=False, prompts="whole", async_forward=False, fair_sharing=False,
 )  # fmt: skip
 
 
@@ -48,7 +48,7 @@ class Ran:
 class Exact:
     """Plain outputs of one target, kept; and rows against them."""
 
-    def __init__(self, bench: Bench) -> None:
+    def __init__(self, bench: TargetWithDrafts) -> None:
         self.bench = bench
         self._plain: dict[Asked, RequestOutput] = {}
 
@@ -88,7 +88,7 @@ class Exact:
 
     def _of(self, row: Row, asked: Asked, place: int) -> Request:
         """Some requests want no draft; under fair sharing every second one has a caller with several."""
-        group = "crowd" if row.fair and place % 2 else ""
+        group = "crowd" if row.fair_sharing and place % 2 else ""
         return self.request(asked, speculation=place % 5 != 3, group=group)
 
     def _run(self, row: Row, arrivals: Sequence[tuple[int, Request]], truths: dict[Any, Any]) -> Ran:

@@ -12,7 +12,7 @@ import pytest
 
 from tests.exact import requests, rows
 from tests.exact.definition import Definition
-from tests.exact.engine import Bench
+from tests.exact.engine import TargetWithDrafts
 from tests.exact.requests import Asked, pairs_of, pool, values_of
 from tests.exact.rows import SEEDS, Row, goals_of, matrix
 from tests.exact.run import Exact, Ran
@@ -31,7 +31,7 @@ def exact_of(tmp_path_factory: pytest.TempPathFactory) -> ExactOf:
     def found(weights: str) -> Exact:
         if weights == "int8" and HAS.int8_steps is None:
             pytest.skip("int8 linears need AVX-512")
-        return Exact(Bench(weights, tmp_path_factory.mktemp(weights)))
+        return Exact(TargetWithDrafts(weights, tmp_path_factory.mktemp(weights)))
 
     return found
 
@@ -48,23 +48,23 @@ def check_circumstances(ran: Ran) -> None:
     assert (ran.cached > 0) <= row.cache
     assert (ran.cached > 0) >= (row.cache and row.room == "plenty")
     assert seen.parts > 0 or row.prompts != "chunks"
-    assert (seen.struck > 0) == (row.fate != "none")
+    assert (seen.num_faults > 0) == (row.draft_fault != "none")
     if row.mode == "ar":
         assert seen.drafted == ran.frames == 0
     if row.mode == "ssd":
-        assert seen.frames_before > 0 or row.fate == "late"
-    if row.fate == "killed":
+        assert seen.frames_before > 0 or row.draft_fault == "late"
+    if row.draft_fault == "killed":
         assert ran.losses > 0
         assert ran.frames > seen.frames_before, "it never came back"
     if row.draft == "hostile":
         assert seen.drafted > seen.accepted > 0
         assert (seen.trees > 0) == row.tree
-        assert seen.aside > 0 or not row.tree or row.batch > 5
-    if row.draft == "good" and row.fate != "late":
+        assert seen.off_first_path > 0 or not row.tree or row.batch > 5
+    if row.draft == "good" and row.draft_fault != "late":
         assert seen.accepted > 0
-    if row.draft == "good" and row.fate == "none":
+    if row.draft == "good" and row.draft_fault == "none":
         check_it_pays(ran)
-    if row.room == "plenty" and row.prompts == "whole" and not row.fair:
+    if row.room == "plenty" and row.prompts == "whole" and not row.fair_sharing:
         # Nobody waits for a place that is free; a prompt's copies wait until it is read.
         assert seen.idle <= 3 * len(row.asked)
 
@@ -80,7 +80,7 @@ def check_it_pays(ran: Ran) -> None:
 
 
 @pytest.mark.parametrize("row", ROWS, ids=name_of)
-def test_plain_decoding_is_the_definition(exact_of: ExactOf, row: Row) -> None:
+def test_a_row_equals_plain_decoding(exact_of: ExactOf, row: Row) -> None:
     ran = exact_of(row.weights).run(row)
     assert ran.faults == []
     check_circumstances(ran)

@@ -14,7 +14,7 @@ from ssd.models.int8 import Int8Matrix
 from ssd.models.linear import MatMul, Matrix
 from ssd.runtime.runner import forward
 from tests.e2e.shallow_gguf import first_layers
-from tests.exact.engine import Bench
+from tests.exact.engine import TargetWithDrafts
 from tests.exact.rows import Row
 from tests.exact.run import Exact
 from tests.models.test_linear import HAS
@@ -63,7 +63,7 @@ def test_rows_alone_equal_rows_together(weights: str, tmp_path: Path) -> None:
     """Threads share out rows, heads and elements, three of them unevenly; none of that may show."""
     if weights == "int8" and HAS.int8_steps is None:
         pytest.skip("int8 linears need AVX-512")
-    runner = Bench(weights, tmp_path).loaded.runner
+    runner = TargetWithDrafts(weights, tmp_path).loaded.runner
     rows = [PlainInput([3 + i, 5, 7 * i % 200], 0, [i], 3, generated=bool(i % 2)) for i in range(40)]
     alone = torch.cat([forward(runner, [row]) for row in rows])
     for num_threads in (1, 2, 3):
@@ -82,12 +82,12 @@ def test_rows_alone_equal_rows_together(weights: str, tmp_path: Path) -> None:
 def test_real_weights(smollm2: Path, num_layers: int, mode: str, draft: str, tmp_path: Path) -> None:
     """Layers of a GGUF file, in the precision that this machine takes for it."""
     target = first_layers(smollm2, num_layers, tmp_path / smollm2.name)
-    exact = Exact(Bench("int8" if HAS.int8_steps is not None else "bfloat16", tmp_path, target))
+    exact = Exact(TargetWithDrafts("int8" if HAS.int8_steps is not None else "bfloat16", tmp_path, target))
     wanted = (mode, draft, "none", 1, True)
     row = next(
         row
         for row in map(Row.drawn, range(5_000))
-        if (row.mode, row.draft, row.fate, row.batch, row.tree) == wanted
+        if (row.mode, row.draft, row.draft_fault, row.batch, row.tree) == wanted
     )
     ran = exact.run(row)
     assert (row, ran.faults) == (row, [])
