@@ -29,7 +29,7 @@ def _rate_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def doctor(cache: Path, *flags: str) -> str:
-    result = CliRunner().invoke(app, ["doctor", "--hf-cache", str(cache), *flags], env={"COLUMNS": "160"})
+    result = CliRunner().invoke(app, ["doctor", "--hf-cache", str(cache), *flags], env={"COLUMNS": "400"})
     assert result.exit_code == 0, result.output
     return result.stdout
 
