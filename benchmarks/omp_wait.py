@@ -18,7 +18,7 @@ from multiprocessing.connection import Connection
 from benchmarks.flags import parser
 from ssd.bench.statistics import paired_ratio
 
-FLAGS = {"model": str, "rounds": 12, "max-tokens": 32, "spin": 1000}
+FLAGS = {"model": str, "rounds": 12, "max-tokens": 32, "spin": 100}
 
 _VARIABLES = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
 _WORDS = "The speed of light is the same for all observers, and this has consequences. First,"

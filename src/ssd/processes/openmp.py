@@ -9,7 +9,7 @@ import sys
 from collections.abc import MutableMapping
 
 _SPINS = "GOMP_SPINCOUNT"
-_BRIEFLY = "1000"
+_BRIEFLY = "100"
 _SET_BY_USERS = (_SPINS, "OMP_WAIT_POLICY")
 _ours: set[str] = set()
 """What this process has set, and its user has not."""
