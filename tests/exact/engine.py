@@ -30,7 +30,7 @@ from ssd.decoding.tree_slots import TreeSlots
 from ssd.draft.client.client import DraftClient
 from ssd.draft.client.connection import FixedSources
 from ssd.draft.client.controller import Controller
-from ssd.draft.client.proposals import first_path
+from ssd.draft.client.proposals import depths_of, first_path
 from ssd.draft.client.replica import LONGEST_DELAY
 from ssd.draft.client.speculator import Speculator
 from ssd.draft.protocol.messages import Hello
@@ -107,6 +107,7 @@ class Watched(Decoder):
         assert len({row.seq_id for row in rows}) == len(rows)
         assert sum(row.parents is not None for row in rows) <= self.num_trees
         assert all(row.generated or not row.num_drafted for row in rows)
+        assert all(_fits_its_text(row) for row in rows)
         seen.steps += 1
         seen.most_rows = max(seen.most_rows, len(rows))
         seen.idle += min(self._row.batch, self.num_live()) - len(rows)
@@ -125,6 +126,14 @@ class Watched(Decoder):
                 self._seen.trees += 1
                 self._seen.off_first_path += each.branch != first[: len(each.branch)]
         return decided
+
+
+def _fits_its_text(row: DecodeRow) -> bool:
+    """The target adds the last token itself, so a speculation ends before."""
+    if not row.num_drafted or row.sampling is None or row.sampling.params.max_tokens is None:
+        return True
+    depth = max(depths_of(row.parents, row.num_drafted))
+    return len(row.sampling.output) + depth + 1 <= row.sampling.params.max_tokens
 
 
 @dataclass

@@ -7,10 +7,11 @@ from typing import Any
 from ssd.engine.outputs import CompletionOutput, Increment, RequestOutput
 from ssd.engine.request import Request
 from ssd.sampling import mix_seed
-from tests.exact.engine import Seen, TargetWithDrafts, counted_time
-from tests.exact.requests import Asked
+from tests.exact.engine import MAX_MODEL_LEN, Seen, TargetWithDrafts, counted_time
+from tests.exact.requests import MAX_TOKENS, Asked
 from tests.exact.rows import Row
 
+Tokens = tuple[int, ...]
 PLAIN = Row(
     seed=0, mode="ar", weights="", tree=False, draft="none", draft_fault="none", batch=1, room="plenty",
     cache=False, prompts="whole", async_forward=False, fair_sharing=False,
@@ -50,30 +51,39 @@ class Exact:
 
     def __init__(self, bench: TargetWithDrafts) -> None:
         self.bench = bench
-        self._plain: dict[Asked, RequestOutput] = {}
+        self._plain: dict[tuple[Asked, Tokens], RequestOutput] = {}
 
-    def request(self, asked: Asked, name: str = "", **settings: Any) -> Request:
-        ids = asked.prompt_ids(self.bench.ids)
+    def request(self, asked: Asked, name: str = "", prompt: Tokens = (), **settings: Any) -> Request:
+        """`prompt`: another one than its own."""
+        ids = prompt or asked.prompt_ids(self.bench.ids)
         return self.bench.factory.request(ids, asked.params, name or f"r{asked.seed}", **settings)
 
-    def plain(self, asked: Asked) -> RequestOutput:
-        if asked not in self._plain:
-            ran = self._run(PLAIN, [(0, self.request(asked))], {})
+    def plain(self, asked: Asked, prompt: Tokens = ()) -> RequestOutput:
+        if (asked, prompt) not in self._plain:
+            ran = self._run(PLAIN, [(0, self.request(asked, prompt=prompt))], {})
             assert not ran.faults, ran.faults
-            (self._plain[asked],) = ran.outputs.values()
-        return self._plain[asked]
+            (self._plain[asked, prompt],) = ran.outputs.values()
+        return self._plain[asked, prompt]
 
-    def run(self, row: Row) -> Ran:
-        expected = {f"r{each.seed}": self.plain(each) for each in row.asked}
+    def run(self, row: Row, asked: Sequence[Asked] = ()) -> Ran:
+        """`asked`: other requests than those of the row."""
+        asked = asked or row.asked
+        expected = {f"r{each.seed}": self.plain(each) for each in asked}
         # Two requests with the same prompt, the second later: its prompt is in the cache.
-        again = row.asked[0]
+        again = asked[0]
         expected["again"] = self.plain(again)
         # One is aborted.
-        expected["aborted"] = self.plain(row.asked[-1])
+        expected["aborted"] = self.plain(asked[-1])
         arrivals = [
-            (max(0, place - row.batch), self._of(row, each, place)) for place, each in enumerate(row.asked)
+            (max(0, place - row.batch), self._of(row, each, place)) for place, each in enumerate(asked)
         ]
-        arrivals += [(9, self.request(again, "again")), (2, self.request(row.asked[-1], "aborted"))]
+        arrivals += [(9, self.request(again, "again")), (2, self.request(asked[-1], "aborted"))]
+        if row.cache:
+            # A prompt that goes through a text which was generated here.
+            first = expected["again"]
+            prompt = (*first.prompt_token_ids, *first.outputs[0].token_ids)[: MAX_MODEL_LEN - MAX_TOKENS]
+            expected["follower"] = self.plain(again, prompt)
+            arrivals.append((30, self.request(again, "follower", prompt)))
         truths = {
             (output.prompt_token_ids, mix_seed(output.seed, each.index)): each.token_ids
             for output in expected.values()

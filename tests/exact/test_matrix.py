@@ -4,6 +4,7 @@ Run a row again with `python -m tests.exact --seed N`, N being its seed. `-m slo
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from itertools import combinations, product
 from typing import Any
@@ -15,10 +16,11 @@ from tests.exact.definition import Definition
 from tests.exact.engine import TargetWithDrafts
 from tests.exact.requests import Asked, pairs_of, pool, values_of
 from tests.exact.rows import SEEDS, Row, goals_of, matrix
-from tests.exact.run import Exact, Ran
+from tests.exact.run import PLAIN, Exact, Ran
 from tests.models.test_linear import HAS
 
 ExactOf = Callable[[str], Exact]
+LOOKS_4_AHEAD = next(seed for seed in range(100) if replace(PLAIN, seed=seed).lookahead == 4)
 SLOW = range(1, 13)
 ROWS = tuple(map(Row.drawn, SEEDS))
 
@@ -84,6 +86,34 @@ def test_a_row_equals_plain_decoding(exact_of: ExactOf, row: Row) -> None:
     ran = exact_of(row.weights).run(row)
     assert ran.faults == []
     check_circumstances(ran)
+
+
+@pytest.mark.parametrize(
+    ("mode", "tree", "batch", "most_steps"),
+    [
+        ("sd", False, 2, 30),
+        ("sd", True, 2, 39),
+        ("ssd", False, 1, 63),
+        ("ssd", True, 2, 33),
+        ("ssd", False, 4, 23),
+    ],
+)
+def test_a_draft_that_is_the_target_saves_steps(
+    exact_of: ExactOf, mode: str, tree: bool, batch: int, most_steps: int
+) -> None:
+    """Tokens would be right without it, so only the count of steps shows a draft that fell out of step."""
+    row = replace(
+        PLAIN, weights="float32", mode=mode, tree=tree, draft="good", batch=batch, seed=LOOKS_4_AHEAD
+    )
+    texts = [Asked.drawn(seed) for seed in range(6)]
+    asked = [replace(each, grammar="none", ending="length", edits="none", n=1) for each in texts]
+    ran = exact_of("float32").run(row, asked)
+    assert (ran.faults, ran.losses) == ([], 0)
+    assert ran.seen.steps <= most_steps
+    assert ran.seen.accepted > 0.5 * ran.num_tokens
+    assert ran.seen.accepted > 0.98 * ran.seen.drafted or tree
+    assert ran.hits > ran.num_tokens / 6 or mode == "sd"
+    assert (ran.seen.trees > 10) == tree
 
 
 @pytest.mark.slow
