@@ -58,7 +58,7 @@ class Held:
         return f"{self.megabytes:.1f} MB, {self.files:.0f} files, {self.threads:.0f} threads"
 
     def beyond(self, usual: "Held", growth: float) -> list[str]:
-        """What there is more of than usual: by a share, and a handful of files and threads beside."""
+        """What has grown by more than this share, or by more than a handful of files and threads."""
         allowed = Held(0, 4, 4)
         names = tuple(field.name for field in fields(self))
         return [

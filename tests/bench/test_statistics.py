@@ -48,7 +48,7 @@ DRAWS: dict[str, Callable[[np.random.Generator, tuple[int, int]], np.ndarray[Any
 """Each with a median of 0."""
 TRIALS = 3000
 SLACK = 3 * (0.05 * 0.95 / TRIALS) ** 0.5
-"""What counting so many may err by: 1.2 %. Percentile bootstrap intervals miss 91.7–93.4 % at 6 and 8."""
+"""Counting this many trials may err by 1.2 %. Percentile bootstrap intervals miss 91.7–93.4 % at 6 and 8."""
 
 
 @pytest.mark.parametrize("count", [6, 12])

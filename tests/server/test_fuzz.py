@@ -14,7 +14,7 @@ from tests.server.process import ServerProcess
 NUM_REQUESTS = 250
 PATIENCE = 30.0
 _LARGE = 60_000
-"""A refusal may be lost if the server closes while so many bytes are still being sent."""
+"""A refusal may be lost if the server closes while this many bytes are still being sent."""
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "additionalProperties": False}
 TOOL = {"type": "function", "function": {"name": "look", "parameters": SCHEMA}}
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 3, "seed": 1}

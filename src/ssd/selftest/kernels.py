@@ -33,7 +33,7 @@ _PART = "kernels"
 _CPU = torch.device("cpu")
 _NUM_ROWS, _VOCAB, _CANDIDATES, _CHILDREN = 5, 2500, 256, 4
 _TEXT = 300
-"""Tokens of the model's text: so many that attention shares them among programs."""
+"""Length of the model's text in tokens: long enough that attention splits it among programs."""
 
 
 def kernel_results(device: torch.device) -> Iterator[CheckResult]:
